@@ -1,26 +1,17 @@
-"""Device metrics as Prometheus text, through OpenTelemetry's own Prometheus exporter.
+"""Device metrics for Prometheus, with the standard library alone; it scrapes itself once and ends.
 
-pip install 'gpusense[otel]' opentelemetry-exporter-prometheus
 python examples/prometheus.py
 """
 
-import sys
 import time
+import urllib.request
 
-try:
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
-    from opentelemetry.sdk.metrics import MeterProvider
-    from prometheus_client import generate_latest  # start_http_server(9464) in a program that stays
-except ImportError as error:
-    print(f"{error}; pip install 'gpusense[otel]' opentelemetry-exporter-prometheus")
-    sys.exit(0)
+from gpusense import monitor
+from gpusense.exporters import prometheus
 
-from gpusense.exporters import opentelemetry
-
-provider = MeterProvider([PrometheusMetricReader()])
-opentelemetry.instrument(meter_provider=provider, spans=False, metrics=True)
-time.sleep(0.5)
-text = generate_latest().decode()
-print("\n".join(line for line in text.splitlines() if line.startswith(("hw_", "gpu", "gpusense"))) or "no device here")
-opentelemetry.uninstrument()
-provider.shutdown()
+# In a program that stays: port=9400
+with monitor.start_background(interval=1.0) as running, prometheus.serve(running.latest, port=0) as server:
+    while running.devices and not running.latest():
+        time.sleep(0.01)
+    print(urllib.request.urlopen(server.url).read().decode())
+print("without a program of your own: gpusense monitor --prometheus :9400")

@@ -67,6 +67,28 @@ class BlockTotals:
         return made
 
 
+#: Kind of work → how many, nanoseconds, bytes; of waits those of the host.
+KindSums = dict[str, list[int]]
+#: A stream waits there, not the host.
+_NO_WAIT = ("sync", "stream_wait_event")
+
+
+def by_kind(totals: BlockTotals) -> KindSums:
+    """What ``totals`` come to, whatever the operations are called."""
+    found: KindSums = {}
+    for key, row in totals.rows.items():
+        if key != _NO_WAIT:
+            _add(found, key[0], row[0], row[1], row[5])
+    return found
+
+
+def _add(sums: KindSums, kind: str, count: int, spent: int, size: int) -> None:
+    mine = sums.get(kind) or sums.setdefault(kind, [0, 0, 0])
+    mine[0] += count
+    mine[1] += spent
+    mine[2] += size
+
+
 SWEEP_AT = 1_000  # blocks, dead ones among them
 
 
@@ -128,3 +150,25 @@ class Watched:
             else:
                 alive += 1
         self._sweep_at = max(SWEEP_AT, 2 * alive)
+
+
+class EachBlock(Watched):
+    """Sums of every block of a recording, of those inside it as well: all of them are asked at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: dict[int, KindSums] = {}
+        self.blocks[0] = ref(self)  # somebody asks
+
+    def get(self, block_id: int) -> BlockTotals | None:
+        return None
+
+    def extend(self, blocks: Iterable[int], rows: Iterable[NamedRow], inherited: bool = False) -> None:
+        mine = [self.sums.setdefault(block, {}) for block in blocks]
+        for key, durations, size in rows if mine else ():
+            spent = sum(durations)
+            for sums in mine if key != _NO_WAIT else ():
+                _add(sums, key[0], len(durations), spent, size)
+
+    def sweep(self) -> None:
+        """There is nothing to forget."""

@@ -261,11 +261,11 @@ class FileStore:
 
         return self._following.bring_up_to_date(ask) if self._following is not None else ask()
 
-    def session(self, known: Known) -> Session:
+    def session(self, known: Known, each_block: bool = False) -> Session:
         """What the file holds by now."""
         if not self._closed:
             self._keep_samples(known)
-        session = load(self.writer.path)
+        session = load(self.writer.path, each_block=each_block)
         damage = session.meta.setdefault("damage", [])
         if self.writer.failure and (early := ended_early(self.writer.failure)) not in damage:  # END did not fit
             damage.append(early)

@@ -175,7 +175,7 @@ class LiveStore:
         with lock:
             return self.pipeline.totals(block_id)
 
-    def session(self, known: Known) -> "Session":
+    def session(self, known: Known, each_block: bool = False) -> "Session":
         return known.snapshot()
 
     def note(self, known: Known) -> None: ...

@@ -987,6 +987,10 @@ class Recorder:
     def block_totals(self, block: Any) -> BlockTotals | None:
         """What was launched inside ``block`` so far; None where nobody watched it."""
         self._bring_up_to_date()
+        return self.totals_by_now(block)
+
+    def totals_by_now(self, block: Any) -> BlockTotals | None:
+        """As :meth:`block_totals`, of what has been read: nothing is read for it."""
         return self._guarded(lambda: self.store.totals(block.block_id, self._lock))
 
     def _bring_up_to_date(self) -> None:
@@ -1087,14 +1091,15 @@ class Recorder:
         samples, of = list(source.history((now_ns() - self.start_ns) / 1e9)), self.clock.of_monotonic
         return [one._replace(time_ns=of(one.monotonic_ns)) for one in samples] if self.clock.steps else samples
 
-    def session(self) -> "Session":
-        """All that was recorded so far. To who asks by surprise, as in :meth:`flush`, one that says so."""
+    def session(self, each_block: bool = False) -> "Session":
+        """All that was recorded so far; ``each_block``: as for :func:`gpusense.session.load`. To who asks by surprise,
+        as in :meth:`flush`, a session that says so."""
         if self._get_ident() in self._inside:
             from ..session import Session
 
             return Session(meta={"mode": self.store.mode, "reason": BY_SURPRISE})
         self._bring_up_to_date()
-        return self.store.session(self)
+        return self.store.session(self, each_block)
 
     def snapshot(self) -> "Session":
         """What is in memory: where a file is written, a session without records."""

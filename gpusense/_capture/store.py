@@ -134,8 +134,8 @@ class Store(Protocol):
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """Without the lock, which it may take: what was launched inside a watched block so far; a copy."""
 
-    def session(self, known: Known) -> "Session":
-        """Without the lock: all that was recorded."""
+    def session(self, known: Known, each_block: bool = False) -> "Session":
+        """Without the lock: all that was recorded; ``each_block``: as for :func:`gpusense.session.load`."""
 
     def note(self, known: Known) -> None:
         """Without the lock: what the session says of itself has changed."""

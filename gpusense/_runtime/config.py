@@ -127,6 +127,11 @@ def mode(environ: Mapping[str, str] | None = None) -> str:
     return _MODES.get(word, "auto")
 
 
+def is_off(text: str) -> bool:
+    """Whether the value of a variable says no."""
+    return _MODES.get(text.strip().lower()) == "off"
+
+
 def from_environment(environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
     """Settings named in the environment, and a sentence for each that cannot be used (it is then ignored)."""
     environ = environ if environ is not None else os.environ

@@ -367,12 +367,13 @@ class Recording:
         self.tracer = tracer
         self.path = path
 
-    def finish(self) -> Any:
-        """The whole session, after a bounded wait for what the device still does."""
+    def finish(self, each_block: bool = False) -> Any:
+        """The whole session, after a bounded wait for what the device still does; ``each_block``: as for
+        :func:`gpusense.session.load`."""
         recorder = self.tracer.recorder
         recorder.synchronise(2.0)
         self.tracer.close()
-        return recorder.session()
+        return recorder.session(each_block)
 
 
 def _follows() -> bool:

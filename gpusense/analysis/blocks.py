@@ -228,6 +228,11 @@ def block_tree(session: Session) -> BlockNode:
     return tree.root
 
 
+def sees_work(state: Any) -> bool:
+    """Whether work of a device would have been seen in this ``state`` of capture."""
+    return state not in _BLIND
+
+
 def why_unknown(session: Session, field: str) -> str:
     """Why a field of :class:`BlockTimes` is None; "" where nothing but missing passes makes it so."""
     if field in ("median_ns", "p95_ns"):
@@ -323,6 +328,6 @@ def _tell_what_was_seen(tree: _Tree, session: Session) -> None:
             continue
         mine = capture.get(node.name) if above is not None else capture
         state = mine.get("state") if isinstance(mine, dict) else None
-        node.gpu_seen = node.gpu_ns > 0 or node.kernels > 0 or state not in _BLIND
+        node.gpu_seen = node.gpu_ns > 0 or node.kernels > 0 or sees_work(state)
         node.copies_seen = node.gpu_seen or node.transfer_ns > 0 or node.transfer_bytes > 0
         node.waits_seen = (asked and node.gpu_seen) or node.wait_ns > 0

@@ -108,6 +108,15 @@ def share(text: str) -> float:
     return value
 
 
+def address(text: str) -> tuple[str, int]:
+    """(host, port) of ":9400", "9400", "gpu7:9400" and "[::1]:9400"; without a host it is this machine alone."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise ArgumentTypeError(f"{text} is no address; say :9400, or 0.0.0.0:9400 for all networks")
+    return host or "127.0.0.1", int(port)
+
+
 def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
     """Raises where ``target`` would replace the recording that it is made from."""
     from ..report.files import same_file

@@ -13,7 +13,7 @@ from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
 from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
-from .._runtime.text import count_text, one_line, time_text
+from .._runtime.text import count_text, one_line, terminal, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
@@ -122,12 +122,12 @@ class Ending:
 
     def _worked_out(self) -> str:
         """The answer to a run that has ended; nothing if it is to be quiet."""
-        session = self.recording.finish()
+        session = self.recording.finish(each_block=self.spans is not None)
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
 
             save(session, self.path)
-        session = joined([session], _READ_S)
+        session = joined([session], _READ_S, each_block=self.spans is not None)
         reports = written(session, self._report, self._form, self._kept(), self._open)
         return "" if self._quiet else self._answer(session, reports)
 
@@ -228,8 +228,10 @@ class Spans:
         self._off = opentelemetry.switched_off(os.environ)
         if self._off:
             return
-        from ..exporters.opentelemetry import _replay
+        from ..exporters.opentelemetry import _otlp, _replay
 
+        if _otlp.is_for_grpc(url):  # said now, and not after a day's run
+            sys.stderr.write(terminal(f"gpusense: --otlp {url}: {_otlp.GRPC}\n"))
         self._resource = _replay.prepare()
         if live:
             opentelemetry.instrument(endpoint=url, private=True)

@@ -1,6 +1,8 @@
 """Send a session to an OpenTelemetry endpoint, with its original times."""
 
 import argparse
+import os
+import re
 import sys
 
 from .._runtime.text import count_text, terminal
@@ -19,12 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace-all", action="store_true", help="every operation, not only those above the threshold")
     parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="another threshold than the recording's")
+    parser.add_argument(
+        "--no-summed-spans", action="store_true", help="no span a block for what in it is below the threshold"
+    )
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for each request (10)")
 
 
 def main(args: argparse.Namespace) -> int:
     """0 where the endpoint took every span, 1 where it did not, 2 where the packages for it are missing."""
-    if args.file is None and args.otlp and "://" not in args.otlp:  # --otlp SESSION: the URL was left out
+    if args.file is None and args.otlp and not _is_endpoint(args.otlp):  # --otlp SESSION: the URL was left out
         args.file, args.otlp = args.otlp, ""
     if args.file is None:
         sys.stderr.write("gpusense export: name the session file to send\n")
@@ -34,9 +39,9 @@ def main(args: argparse.Namespace) -> int:
     from ._sessions import loaded
 
     demangle.bring_in()
-    session = loaded([args.file], threshold_us=args.threshold_us, trace_all=args.trace_all)
+    session = loaded([args.file], threshold_us=args.threshold_us, trace_all=args.trace_all, each_block=True)
     try:
-        done = export_session(session, args.otlp or None, timeout_s=args.timeout)
+        done = export_session(session, args.otlp or None, timeout_s=args.timeout, summed_spans=not args.no_summed_spans)
     except ImportError as error:
         sys.stderr.write(f"gpusense export: {error}\n")
         return 2
@@ -57,3 +62,8 @@ def main(args: argparse.Namespace) -> int:
         lines.append(f"{short} only summed{hint}")
     sys.stderr.write(terminal("\n".join(lines) + "\n"))
     return 1 if done.refused else 0
+
+
+def _is_endpoint(text: str) -> bool:
+    """A URL, or one that lacks its scheme."""
+    return "://" in text or (re.fullmatch(r"[\w.\-]+:\d+(/.*)?", text) is not None and not os.path.exists(text))

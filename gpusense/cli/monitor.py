@@ -1,21 +1,28 @@
-"""Print what the devices do: a line a sample and device, or JSON lines, until Ctrl-C."""
+"""Print what the devices do: a line a sample and device, or JSON lines, or for Prometheus, until Ctrl-C."""
 
 import argparse
+import os
 import queue
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from .. import monitor
 from .._records.json_codec import dumps, metrics_line
 from .._records.metrics import GpuMetrics
+from .._runtime import threads
+from .._runtime.errors import NotWritten
 from .._runtime.text import count_text, gib_number, one_line, terminal
 from ..report.style import style_of
-from ._arguments import seconds
+from ._arguments import address, seconds
 
 #: Samples that are kept for a reader who does not read.
 _MOST_WAITING = 2_000
+#: A thread that only waits wakes now and then, for signals to be handled.
+_LONG_S = 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +35,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help='index, UUID or its beginning, PCI address, or "visible"; may be repeated (all)',
     )
+    parser.add_argument(
+        "--prometheus",
+        type=address,
+        metavar="[HOST]:PORT",
+        help="print nothing, and serve /metrics there; without HOST to this machine alone",
+    )
+    parser.add_argument(
+        "--textfile",
+        metavar="PATH.prom",
+        help="print nothing, and write the same for node_exporter's textfile collector; removed at the end",
+    )
+    parser.add_argument(
+        "--names", choices=("gpusense", "dcgm"), help="what --prometheus and --textfile call the metrics (gpusense)"
+    )
     parser.add_argument("--gpm", action="store_true", help="SM, tensor and memory activity (Hopper and later)")
 
 
@@ -35,8 +56,12 @@ def main(args: argparse.Namespace) -> int:
     """Exit code: 0; 1 where there is no device; 2 for one that does not exist."""
     devices = args.device if args.device is None or args.device != ["visible"] else "visible"
     try:
+        if args.prometheus is not None or args.textfile is not None:
+            return _for_prometheus(devices, args)
+        if args.names is not None:
+            raise ValueError("--names says what --prometheus and --textfile call the metrics")
         return _once(devices, args) if args.once else _follow(devices, args)
-    except ValueError as error:
+    except (ValueError, NotWritten) as error:
         print(terminal(f"gpusense monitor: {error}"), file=sys.stderr)
         return 2
 
@@ -80,6 +105,81 @@ def _follow(devices: Any, args: argparse.Namespace) -> int:
             lost = count_text(missed, "sample is", "samples are")
             print(f"gpusense monitor: {lost} not printed: the reader was too slow", file=sys.stderr)
     return 0
+
+
+def _for_prometheus(devices: Any, args: argparse.Namespace) -> int:
+    """Serves, or writes every ``--interval``, or both; ends with SIGINT or SIGTERM, and 0."""
+    from ..exporters import prometheus
+
+    names = args.names or "gpusense"
+    if args.json or (args.once and args.prometheus is not None):
+        raise ValueError(f"--prometheus and --textfile go without {'--json' if args.json else '--once'}")
+    if args.once:
+        samples = monitor.snapshot(devices, gpm=args.gpm)
+        prometheus.write_textfile(args.textfile, samples, names)
+        return 0 if samples else 1
+    if args.textfile is not None and not args.textfile.endswith(".prom"):
+        print("gpusense monitor: node_exporter reads files that end in .prom alone", file=sys.stderr)
+    ended = threads.Event()
+    before = {one: signal.signal(one, lambda *_: ended.set()) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with monitor.start_background(None, args.interval, devices, history=1, gpm=args.gpm) as running:
+            if not running.devices and running.problem is None:
+                print(terminal(f"gpusense monitor: no device: {_why()}"), file=sys.stderr)
+                return 1
+            with _served(running.latest, args.prometheus, names):
+                _write_until(ended, running.latest, args, names)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return 0
+
+
+@contextmanager
+def _served(latest: Callable[[], Iterable[GpuMetrics]], where: tuple[str, int] | None, names: str) -> Iterator[None]:
+    from ..exporters import prometheus
+
+    if where is None:
+        yield
+        return
+    try:
+        server = prometheus.serve(latest, *where, names)
+    except OSError as error:
+        raise ValueError(f"cannot listen on {where[0]}:{where[1]}: {error.strerror or error}") from None
+    with server:
+        print(f"gpusense monitor: serving {server.url}", file=sys.stderr, flush=True)
+        yield
+
+
+def _write_until(
+    ended: threads.Event, latest: Callable[[], Iterable[GpuMetrics]], args: argparse.Namespace, names: str
+) -> None:
+    """Writes the file again and again. What is written first must succeed; later a full disk may have room again."""
+    from ..exporters import prometheus
+
+    if args.textfile is None:
+        while not ended.wait(_LONG_S):
+            pass
+        return
+    said = ""
+
+    def write() -> None:
+        nonlocal said
+        try:
+            prometheus.write_textfile(args.textfile, latest(), names)
+        except NotWritten as error:
+            if str(error) != said:
+                said = str(error)
+                print(terminal(f"gpusense monitor: {said}"), file=sys.stderr, flush=True)
+
+    prometheus.write_textfile(args.textfile, latest(), names)
+    try:
+        while not ended.wait(args.interval):
+            write()
+    finally:  # else what was measured last would be read for ever
+        if os.path.isfile(args.textfile) and not os.path.islink(args.textfile):
+            with suppress(OSError):
+                os.remove(args.textfile)
 
 
 def describe(sample: GpuMetrics) -> str:

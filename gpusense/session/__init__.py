@@ -19,7 +19,13 @@ __all__ = ["Session", "load", "merge", "save"]
 _OF_THE_FILE = ("path", "complete", "file")
 
 
-def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, trace_all: bool = False) -> Session:
+def load(
+    path: "str | os.PathLike[str]",
+    *,
+    threshold_us: float | None = None,
+    trace_all: bool = False,
+    each_block: bool = False,
+) -> Session:
     """The session in a file, or in a report in JSON (``gpusense report --json``, :meth:`Tracer.export_json`).
 
     What is damaged is left out and named in ``meta["damage"]``; ``meta["complete"]`` is false where the program was
@@ -28,6 +34,7 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
     Raw activity buffers are decoded now: ``threshold_us`` (None: what the run used) and ``trace_all`` choose anew what
     is kept one by one. A session without raw buffers keeps what was kept; a higher threshold folds more of it into
     aggregates. Where no C++ runtime is in this process, a child process makes the names of kernels readable.
+    ``each_block``: the session also tells what was launched inside each single block, where there are raw buffers.
 
     Raises ``SessionError`` where the file is no session, of a later format version, or cannot be read.
     """
@@ -37,13 +44,13 @@ def load(path: "str | os.PathLike[str]", *, threshold_us: float | None = None, t
     searched = gc.isenabled()
     gc.disable()
     try:
-        return _load(path, None if threshold_us is None else int(threshold_us * 1000), trace_all)
+        return _load(path, None if threshold_us is None else int(threshold_us * 1000), trace_all, each_block)
     finally:
         if searched:
             gc.enable()
 
 
-def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
+def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool, each_block: bool) -> Session:
     from . import _json
 
     if _json.is_json(path):
@@ -51,10 +58,10 @@ def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: b
         if threshold_ns is not None and not trace_all:
             fold(session, threshold_ns)
         return session
-    return _load_file(path, threshold_ns, trace_all)
+    return _load_file(path, threshold_ns, trace_all, each_block)
 
 
-def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool) -> Session:
+def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool, each_block: bool) -> Session:
     from . import _format as file
     from ._builder import Builder
     from ._names import tell_apart
@@ -71,7 +78,7 @@ def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_a
             from ._replay import replay
 
             demangle.learn(reader.kernel_names())
-            session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all)
+            session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all, each_block=each_block)
         else:
             session = builder.session()
             if threshold_ns is not None and not trace_all:

@@ -36,6 +36,7 @@ def merged(sessions: Sequence[Session]) -> Session:
     killed: list[str] = []
     devices = _Devices()
     work = WorkTable()
+    each_block: dict[int, dict[str, list[int]]] = {}
     busy: dict[tuple[str, int | None], list[DeviceBusy]] = {}
     for session in sessions:
         move = _Move(len(processes), _root(session, processes), devices.numbering(session))
@@ -50,6 +51,7 @@ def merged(sessions: Sequence[Session]) -> Session:
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
         work.join(session.work, move.kind, move.path)
+        each_block.update((block + move.base, sums) for block, sums in (session.each_block or {}).items())
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
         result.unseen.extend(
             interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
@@ -59,6 +61,7 @@ def merged(sessions: Sequence[Session]) -> Session:
             device = move.device(row.device)
             busy.setdefault((row.backend, device), []).append(row._replace(device=device))
     result.take_work(work)
+    result.each_block = each_block if all(one.each_block is not None for one in sessions) else None
     result.records.sort(key=lambda record: record.start_ns)
     result.metrics.sort(key=lambda sample: sample.time_ns)
     result.devices = devices.all()

@@ -7,7 +7,7 @@ reads at each question what was written since.
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from .._aggregation.block_totals import Watched
+from .._aggregation.block_totals import EachBlock, Watched
 from .._aggregation.pipeline import Limits, Marker, Pipeline
 from .._aggregation.placement import with_owner
 from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
@@ -237,9 +237,12 @@ _HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
 }
 
 
-def replay(reader: file.Reader, *, threshold_ns: int | None = None, trace_all: bool = False) -> Session:
+def replay(
+    reader: file.Reader, *, threshold_ns: int | None = None, trace_all: bool = False, each_block: bool = False
+) -> Session:
     """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
-    state = Replay(threshold_ns, trace_all)
+    sums = EachBlock() if each_block else None
+    state = Replay(threshold_ns, trace_all, watched=sums)
     state.until_ns = _end_ns(reader)
     for chunk in reader:
         state.take(chunk)
@@ -249,6 +252,7 @@ def replay(reader: file.Reader, *, threshold_ns: int | None = None, trace_all: b
     except Exception as error:  # noqa: BLE001 - as for a chunk
         state.damage.append(f"the last records were left out: {_in_words(error)}")
     session = state.builder.session()
+    session.each_block = sums.sums if sums is not None else None
     records = [with_owner(record, state.owners) for record in pipeline.kept]
     session.records = sorted(records, key=lambda record: record.start_ns)
     session.aggregates = pipeline.ledger.aggregates()

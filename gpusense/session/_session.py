@@ -51,7 +51,10 @@ class Session:
     that are the first at the same time may both do the work.
     """
 
-    __slots__ = ("_once", "_work", "aggregates", "busy", "counters", "devices", "meta", "metrics", "records", "unseen")
+    __slots__ = (
+        *("_once", "_work", "aggregates", "busy", "counters", "devices", "each_block", "meta", "metrics", "records"),
+        "unseen",
+    )
 
     def __init__(
         self,
@@ -65,6 +68,7 @@ class Session:
         unseen: list[UnseenInterval] | None = None,
         counters: Counters | None = None,
         work: WorkTable | None = None,
+        each_block: dict[int, dict[str, list[int]]] | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
         self.devices = devices
@@ -75,6 +79,8 @@ class Session:
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
         self._work = work
+        #: Block id → kind of work → how many, nanoseconds, bytes; where ``load`` was asked for it.
+        self.each_block = each_block
         self._once: dict[Any, Any] = {}
 
     def once(self, make: "Callable[[Session], T]") -> T:

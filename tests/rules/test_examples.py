@@ -27,6 +27,8 @@ SHOWN = {
         "kernels in it: None, because no GPU work",
     ],
     "matrix_product": ["without CUDA: libcuda"],
+    "otlp_server": ["GET /b \n  infer 10\n    gpu_kernel: attention", "short work, summed 9 short kernels, 45.0 µs"],
+    "prometheus": ["# TYPE gpusense_build_info gauge"],
 }
 #: The same where wgpu and a driver are, as in CI.
 WITH_WGPU = {
@@ -61,6 +63,7 @@ WATCHED = {
     "background_monitor": ["NVIDIA H100 80GB HBM3 is at 91", "NVIDIA H100 80GB HBM3: 87.0 % busy, 346 W"],
     "block_energy": ["NVIDIA H100 80GB HBM3: ", " J (", "of it ours"],
     "monitor_to_csv": ["NVIDIA H100 80GB HBM3,GPU-ab000001-1111-2222-3333-444444444444,87.0,"],
+    "prometheus": ['hw_temperature_celsius{hw_id="GPU-ab000000-1111-2222-3333-444444444444:temperature:gpu"'],
 }
 
 

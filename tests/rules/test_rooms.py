@@ -63,10 +63,11 @@ COVERED_BY = {
     "exporters/opentelemetry/test_ends.py": "exporters.opentelemetry._providers",
     "exporters/opentelemetry/test_faults.py": "exporters.opentelemetry._target",
     "exporters/opentelemetry/test_metrics.py": "exporters.opentelemetry._histograms "
-    "exporters.opentelemetry._instruments exporters.opentelemetry._resource",
+    "exporters._instruments exporters.opentelemetry._resource",
     "exporters/opentelemetry/test_pure.py": "exporters.opentelemetry._attributes exporters.opentelemetry._budget",
     "exporters/opentelemetry/test_spans.py": "exporters.opentelemetry._parents exporters.opentelemetry._pipeline "
     "exporters.opentelemetry._worker",
+    "exporters/prometheus/test_prometheus.py": "exporters.prometheus._names",
     "integrations/test_ipython.py": "integrations._recording",
     "integrations/test_syscalls.py": "cli._syscalls",
     "integrations/test_torch.py": "integrations.torch._modules integrations.torch._state",

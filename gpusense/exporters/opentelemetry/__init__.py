@@ -35,6 +35,7 @@ def instrument(
     metrics: bool | None = None,
     span_scopes: bool = True,
     max_spans_per_s: float | None = None,
+    summed_spans: bool = True,
     redact: "Redact | None" = None,
     exit_timeout_s: float = 2.0,
     tracer: Any = None,
@@ -48,9 +49,12 @@ def instrument(
 
     ``metrics``: True starts a monitor where none runs, None uses a running one, False exports none. ``span_scopes``:
     the application's own spans get the kernels that were launched inside them. ``max_spans_per_s``: beyond it records
-    are folded into aggregate spans (2000, ``GPUSENSE_OTEL_MAX_SPANS_PER_S``; 0: no limit). ``redact(key, value)`` sees
-    every attribute and, with the key ``"span.name"``, every name, and returns what is sent instead, or None;
-    its answers are remembered. Raises ``ImportError`` without ``gpusense[otel]``, ``ValueError`` for a bad setting.
+    are folded into aggregate spans (2000, ``GPUSENSE_OTEL_MAX_SPANS_PER_S``; 0: no limit). ``summed_spans``: a block
+    has a span for what in it is below the threshold (``GPUSENSE_OTEL_SUMMED_SPANS=off``: none).
+    ``redact(key, value)`` sees every attribute and, with the key ``"span.name"``, every name, and returns what is sent
+    instead, or None; its answers are remembered.
+
+    Raises ``ImportError`` without ``gpusense[otel]``, ``ValueError`` for a bad setting.
     """
     global _active
     if switched_off(os.environ):
@@ -73,6 +77,7 @@ def instrument(
                 metrics=metrics,
                 span_scopes=span_scopes,
                 max_spans_per_s=max_spans_per_s,
+                summed_spans=summed_spans,
                 redact=redact,
                 exit_timeout_s=exit_timeout_s,
                 tracer=tracer,
@@ -120,18 +125,24 @@ def start_root_span(name: str = "gpusense.process", attributes: Mapping[str, Any
 
 
 def export_session(
-    session: "Session", endpoint: str | None = None, *, redact: "Redact | None" = None, timeout_s: float | None = None
+    session: "Session",
+    endpoint: str | None = None,
+    *,
+    redact: "Redact | None" = None,
+    timeout_s: float | None = None,
+    summed_spans: bool = True,
 ) -> "Replayed":
     """How many spans of a recorded session an OTLP/HTTP endpoint took, with their original times.
 
     Ids are derived from the session, so that sending it twice gives the same spans. ``TRACEPARENT`` names a parent.
-    What the session only counted has no time and is not sent. Works on the calling thread, also while the interpreter
-    ends, for ``timeout_s`` a request (default: ``OTEL_EXPORTER_OTLP_TIMEOUT``) at most.
+    What the session only counted has no time: where it was loaded with ``each_block``, blocks say what was launched in
+    them, and with ``summed_spans`` have a span for what has none. Works on the calling thread, also while the
+    interpreter ends, for ``timeout_s`` a request (default: ``OTEL_EXPORTER_OTLP_TIMEOUT``) at most.
     """
     try:
         from ._replay import replay
 
-        return replay(session, endpoint, redact=redact, timeout_s=timeout_s)
+        return replay(session, endpoint, redact=redact, timeout_s=timeout_s, summed_spans=summed_spans)
     except ImportError as error:
         raise name_extra(error, "otel") from None
 

@@ -1,8 +1,8 @@
 """Span names and attributes of every record type, cleaned so that a bad value costs itself only; imports no
 OpenTelemetry.
 
-Names stand in ``docs/reference/semconv.md``. A span carries at most :data:`MAX_ATTRIBUTES`: what is constant for a
-device or the process stands on the scope or the resource.
+Names stand in ``docs/reference/semconv.md``. A span carries at most :data:`MAX_ATTRIBUTES` of its record: what is
+constant for a device or the process stands on the scope or the resource, and but for a few not on the span as well.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -148,7 +148,7 @@ def _shortened(value: Any, max_text: int) -> Any:
 #: Everything a kernel's attributes are made of.
 _KERNEL_KEY = attrgetter(
     "name", "full_name", "raw_name", "stream", "grid", "block", "is_slow", "static_shared_bytes",
-    "dynamic_shared_bytes", "registers_per_thread", "occupancy", "elements", "owner", "graph_id",
+    "dynamic_shared_bytes", "registers_per_thread", "occupancy", "elements", "owner", "graph_id", "backend", "device",
 )  # fmt: skip
 
 
@@ -161,19 +161,29 @@ class Shapes:
         self._limit = limit
         self._known: dict[Any, Shape] = {}
 
-    def of(self, record: Record, extra: Attributes | None = None) -> Shape:
+    def forget(self) -> None:
+        """What ``where`` says of a device may be another thing from now on."""
+        self._known.clear()
+
+    def of(self, record: Record, where: Attributes, extra: Attributes | None = None) -> Shape:
+        """``where``: attributes of the record's device, sent as they are."""
         if type(record) is not GpuKernel or extra or record.attributes:
-            return shape(record, self._redact, extra, self._max_text)
+            return self._new(record, where, extra)
         key = _KERNEL_KEY(record)
         try:
             known = self._known.get(key)
         except TypeError:  # something in it cannot be a key: a list, an array
-            return shape(record, self._redact, None, self._max_text)
+            return self._new(record, where)
         if known is None:
             if len(self._known) >= self._limit:
                 self._known.clear()
-            known = self._known[key] = shape(record, self._redact, None, self._max_text)._replace(lost=0)
+            known = self._known[key] = self._new(record, where)._replace(lost=0)
         return known
+
+    def _new(self, record: Record, where: Attributes, extra: Attributes | None = None) -> Shape:
+        made = shape(record, self._redact, extra, self._max_text)
+        made.attributes.update(shortened(where, self._max_text))
+        return made
 
 
 def operation(record: Record) -> str:

@@ -43,6 +43,7 @@ class Placed(NamedTuple):
     record: Record
     parent: Any
     key: Any  # hashable identity of the parent
+    inside: Any = None  # of a block: what was launched in it
 
 
 class Selection(NamedTuple):
@@ -80,11 +81,12 @@ def longest(placed: list[Placed], budget: int | None) -> tuple[list[Placed], int
 
 def _fold(items: Iterable[Placed]) -> list[Group]:
     groups: dict[Any, Group] = {}
-    for record, parent, parent_key in items:
-        key = (parent_key, type(record), record.name, getattr(record, "device", None), getattr(record, "stream", None))
+    for item in items:
+        record = item.record
+        key = (item.key, type(record), record.name, getattr(record, "device", None), getattr(record, "stream", None))
         group = groups.get(key)
         if group is None:
-            group = groups[key] = Group(parent, record)
+            group = groups[key] = Group(item.parent, record)
         group.add(record)
     return list(groups.values())
 

@@ -17,8 +17,18 @@ OTHER = "other"
 MAX_PENDING = 1024
 
 
+class Example(NamedTuple):
+    """A measurement that has a span. ``noted_ns``: when that was known; ``time_ns``: when it was made."""
+
+    value: float
+    time_ns: int
+    trace_id: int
+    span_id: int
+    noted_ns: int
+
+
 class Histogram:
-    __slots__ = ("bounds", "count", "counts", "max", "min", "start_ns", "sum")
+    __slots__ = ("bounds", "count", "counts", "examples", "max", "min", "start_ns", "sum")
 
     def __init__(self, bounds: tuple[float, ...], start_ns: int) -> None:
         self.bounds = bounds
@@ -28,6 +38,10 @@ class Histogram:
         self.min = float("inf")
         self.max = float("-inf")
         self.start_ns = start_ns
+        self.examples: dict[int, Example] = {}  # by bucket, the last of each
+
+    def point_at(self, example: Example) -> None:
+        self.examples[bisect_left(self.bounds, example.value)] = example
 
     def add(self, value: float, count: int = 1, total: float | None = None) -> None:
         """``count`` measurements of ``value`` each; ``total`` where their sum is known better than that."""
@@ -43,6 +57,7 @@ class Histogram:
         self.sum += other.sum
         self.min = min(self.min, other.min)
         self.max = max(self.max, other.max)
+        self.examples |= other.examples
 
     def copy(self) -> "Histogram":
         twin = Histogram(self.bounds, self.start_ns)
@@ -73,14 +88,20 @@ class Family:
         self._start_ns = now_ns
 
     def add(self, device: Any, name: str, value: float, count: int = 1, total: float | None = None) -> None:
+        self._of(device, name).add(value, count, total)
+
+    def point_at(self, device: Any, name: str, example: Example) -> None:
+        """Of a measurement that was added."""
+        self._of(device, name).point_at(example)
+
+    def _of(self, device: Any, name: str) -> Histogram:
         key = (device, name)
         histogram = self._own.get(key) or self._pending.get(key)
         if histogram is None:
-            if len(self._pending) < MAX_PENDING:
-                histogram = self._pending[key] = Histogram(self._bounds, self._since_ns)
-            else:
-                histogram = self._rest(device)
-        histogram.add(value, count, total)
+            if len(self._pending) >= MAX_PENDING:
+                return self._rest(device)
+            histogram = self._pending[key] = Histogram(self._bounds, self._since_ns)
+        return histogram
 
     def read(self, now_ns: int) -> list[Series]:
         """Every series, cumulative since its start."""
@@ -187,6 +208,17 @@ class Work:
             row[1] += duration
             row[2] += size
             self._count(key, 1, duration, size)
+
+    def point_at(self, record: Record, trace_id: int, span_id: int, now_ns: int) -> None:
+        """The span of a record that was added."""
+        name, seconds = text(record.name, 120), (record.end_ns - record.start_ns) / 1e9
+        example = Example(seconds, record.end_ns, trace_id, span_id, now_ns)
+        if type(record) is GpuKernel:
+            self.kernel_duration.point_at(record.device, name, example)
+        elif type(record) is GpuMemoryTransfer:
+            self.transfer_duration.point_at(record.device, name, example)
+            size = float(record.bytes) if type(record.bytes) is int else 0.0  # as it was added
+            self.transfer_size.point_at(record.device, name, example._replace(value=size))
 
     def absorb(self, session: Any) -> None:
         """Counts what the tracer only counted since the last call."""

@@ -5,7 +5,7 @@ Histograms are counted beforehand and handed to the same exporter as finished po
 costs more than the kernel's span is worth. Readers that are asked (Prometheus) get the numbers, not the histograms.
 """
 
-import time
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -26,12 +26,17 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+try:
+    from opentelemetry.sdk.metrics import Exemplar
+except ImportError:  # before 1.28
+    Exemplar = None
+
 from ... import __version__
 from ..._records.metrics import GpuMetrics
-from ..._runtime import log
+from ..._runtime import clock, log
+from .._instruments import INSTRUMENTS, Instrument
 from ._attributes import Redact, apply_redaction
 from ._histograms import Deltas, Series, Work
-from ._instruments import INSTRUMENTS, Instrument
 from ._otlp import Otlp, hand_over
 from ._resource import SCHEMA_URL, SCOPE
 from ._target import has_ended
@@ -86,6 +91,9 @@ class Metrics:
         self._deltas: dict[str, Deltas] = {}
         self._reader: Any = None
         self._own_provider: Any = None
+        self._since_ns = 0  # when that was made
+        self._last_ns = 0  # the export before this one
+        self._with_examples = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER", "").strip().lower() != "always_off"
         self._slot: _Slot | None = None
         self.failed = 0  # exports of metrics that were not taken
         self.muted = False  # another copy of gpusense counts the same for the same provider
@@ -123,18 +131,20 @@ class Metrics:
 
     def export(self, now_ns: int | None = None) -> None:
         """Sends histograms, and with a private provider everything; on the calling thread, never raises."""
-        moment = time.time_ns() if now_ns is None else now_ns
+        moment = clock.now_ns() if now_ns is None else now_ns
         if self._otlp is not None:
             if self.attach():
                 temporality = _wanted(self._otlp.preferred_temporality)
                 if not self._otlp.export_metrics(self._everything(moment, temporality)):
                     self.failed += 1
+            self._last_ns = moment
             return
         for exporter, lock in () if self._muted() else _exporters(self.provider()):
             temporality = _wanted(getattr(exporter, "_preferred_temporality", None))
             data = self._wrap([], self._histograms(moment, temporality))
             if data is not None and not hand_over(exporter, data, lock):
                 self.failed += 1
+        self._last_ns = moment
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:
         """Values of one instrument for every device; a row that fails costs that device's row."""
@@ -183,6 +193,7 @@ class Metrics:
             self._reader = InMemoryMetricReader()
             # Its resource is never looked at: what is sent gets the pipeline's.
             nothing = Resource.get_empty()
+            self._since_ns = clock.now_ns()
             self._own_provider = MeterProvider([self._reader], resource=nothing, shutdown_on_exit=False)
         return self._own_provider
 
@@ -192,8 +203,20 @@ class Metrics:
         if data is not None:
             for resource in data.resource_metrics:
                 for scope in resource.scope_metrics:
-                    numbers += scope.metrics
+                    numbers += [self._on_clock(metric, now_ns) for metric in scope.metrics]
         return self._wrap(numbers, self._histograms(now_ns, temporality)) or MetricsData([])
+
+    def _on_clock(self, metric: Any, now_ns: int) -> Any:
+        """The SDK stamps by the wall clock, which may have been set; all else that we send is by the session's."""
+        points = [
+            _changed(
+                point,
+                start_time_unix_nano=point.start_time_unix_nano and self._since_ns,
+                time_unix_nano=now_ns,
+            )
+            for point in metric.data.data_points
+        ]
+        return _changed(metric, data=_changed(metric.data, data_points=points))
 
     def _wrap(self, numbers: list[Any], histograms: list[Any]) -> Any:
         if not numbers and not histograms:
@@ -224,14 +247,22 @@ class Metrics:
         return HistogramDataPoint(
             attributes=apply_redaction(self._redact, attributes)[0],
             start_time_unix_nano=histogram.start_ns,
-            time_unix_nano=max(now_ns, histogram.start_ns),  # the wall clock may have been set back
+            time_unix_nano=now_ns,
             count=histogram.count,
             sum=histogram.sum,
             bucket_counts=list(histogram.counts),
             explicit_bounds=list(histogram.bounds),
             min=histogram.min,
             max=histogram.max,
+            **self._examples(histogram),
         )
+
+    def _examples(self, histogram: Any) -> dict[str, Any]:
+        """Of the time since the last export, the last of each bucket."""
+        if Exemplar is None or not self._with_examples:
+            return {}
+        fresh = [one for _, one in sorted(histogram.examples.items()) if one.noted_ns >= self._last_ns]
+        return {"exemplars": [Exemplar({}, one.value, one.time_ns, one.span_id, one.trace_id) for one in fresh]}
 
 
 class OwnCounters:
@@ -312,6 +343,11 @@ def _work_callback(slot: _Slot, kind: str, column: str) -> Callable[[Any], Any]:
         return [Observation(*row) for row in current.work_totals(kind, column)] if current is not None else []
 
     return read
+
+
+def _changed(frozen: Any, **values: Any) -> Any:
+    """One of the SDK's objects with other values."""
+    return type(frozen)(**{**vars(frozen), **values})
 
 
 def _wanted(preferred: Any) -> Any:

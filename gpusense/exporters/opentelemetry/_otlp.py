@@ -18,6 +18,7 @@ _LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http",
 )
 
+GRPC = "port 4317 takes gRPC as a rule, and gpusense sends OTLP over HTTP, which port 4318 takes"
 #: Kinds of spans whose messages are remembered.
 MAX_KINDS = 4096
 
@@ -40,11 +41,18 @@ def signal_url(endpoint: str, signal: str) -> str:
     Raises ValueError for what is no such URL: the exporter would say nothing and send nothing.
     """
     if not isinstance(endpoint, str) or not endpoint.lower().startswith(("http://", "https://")):
-        raise ValueError(f"{endpoint!r} is not a URL of OTLP over HTTP, such as 'http://localhost:4318'")
+        why = f"; {GRPC}" if isinstance(endpoint, str) and is_for_grpc(endpoint) else ""
+        raise ValueError(f"{endpoint!r} is not a URL of OTLP over HTTP, such as 'http://localhost:4318'{why}")
     base = endpoint.rstrip("/")
     for known in ("traces", "metrics", "logs"):
         base = base.removesuffix(f"/v1/{known}")
     return f"{base}/v1/{signal}"
+
+
+def is_for_grpc(endpoint: str) -> bool:
+    """Whether :data:`GRPC` is to be said of it."""
+    scheme, found, rest = endpoint.rpartition("://")
+    return scheme.lower() in ("grpc", "grpcs") or (rest if found else endpoint).partition("/")[0].endswith(":4317")
 
 
 class Otlp:
@@ -111,7 +119,7 @@ class Otlp:
         taken = getattr(result, "name", "") == "SUCCESS" and (answer is None or answer.rejected is not None)
         if answer is None:
             if not taken:
-                self._say("no answer")
+                self._say(f"no answer{self._hint(0)}")
             return 0 if taken else None
         if not taken:
             self._say(answer.text + self._hint(answer.status))
@@ -122,12 +130,18 @@ class Otlp:
             log.once(f"otlp-{self.signal}-warned", "%s says: %s", self.url or "the endpoint", answer.text)
         return answer.rejected if taken else None
 
-    @staticmethod
-    def _hint(status: int) -> str:
+    def _hint(self, status: int) -> str:
         """What to look at first, where it is the program's own setting."""
+        if is_for_grpc(self._where()):
+            return f" ({GRPC})"
         names = [f"OTEL_EXPORTER_OTLP{signal}_COMPRESSION" for signal in ("", "_TRACES", "_METRICS")]
         found = [f"{name}={os.environ[name]}" for name in names if os.environ.get(name, "").strip()]
         return f" ({', '.join(found)}: does it read that?)" if status in (400, 415) and found else ""
+
+    def _where(self) -> str:
+        """The endpoint, also where the environment names it."""
+        names = (f"OTEL_EXPORTER_OTLP_{self.signal.upper()}_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+        return self.url or next(filter(None, (os.environ.get(name, "").strip() for name in names)), "")
 
     def _export(self, batch: Any) -> Any:
         """Through the exporter's own client with what :class:`Encoding` makes, where it has one, else as ever."""
@@ -181,6 +195,8 @@ class Otlp:
         """The SDK's exporter, made now if it was not yet; connects to nothing."""
         if self._exporter is None:
             self._check_protocol()
+            if is_for_grpc(self._where()):
+                log.once("otlp-port", "%s: %s", self._where(), GRPC)
             self._exporter = _make(self.signal, self.url, self._timeout_s, self._answered)
         return self._exporter
 

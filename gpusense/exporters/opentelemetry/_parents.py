@@ -44,6 +44,7 @@ class Place(NamedTuple):
     before: Any = None  # the OpenTelemetry context to put back when the block closes
     inside: Any = None  # the one that is current inside
     span: Any = None  # the span in it
+    block: Any = None  # held for as long as its sums are kept
 
 
 class BlockSpan(NonRecordingSpan):  # type: ignore[misc]
@@ -97,11 +98,18 @@ class Ids(NamedTuple):
 
 class Blocks:
     """The block listener. ``ids()`` gives :class:`Ids`, or None while there is no provider; ``default()`` the parent of
-    blocks that have none (the process's root span, or what TRACEPARENT names)."""
+    blocks that have none (the process's root span, or what TRACEPARENT names); ``watch(block)`` what is to be held
+    while its span is not made."""
 
-    def __init__(self, ids: Callable[[], Ids | None], default: Callable[[], SpanContext | None]) -> None:
+    def __init__(
+        self,
+        ids: Callable[[], Ids | None],
+        default: Callable[[], SpanContext | None],
+        watch: Callable[[Any], Any] = lambda _block: None,
+    ) -> None:
         self._ids = ids
         self._default = default
+        self._watch = watch
         self._places: dict[int, Place] = {}
         self._closed: deque[int] = deque()
         self._announced = local()
@@ -115,7 +123,8 @@ class Blocks:
         announced = getattr(self._announced, "context", None)
         try:
             if announced is not None:
-                place = Place(announced if announced.trace_flags.sampled else None, scope=True)
+                sampled = announced.trace_flags.sampled
+                place = Place(announced, scope=True, block=self._watch(block)) if sampled else Place(None, scope=True)
             else:
                 place = self._open(block)
             if len(self._places) >= MAX_OPEN:
@@ -146,6 +155,12 @@ class Blocks:
     def put(self, block_id: int, place: Place) -> None:
         self._places[block_id] = place
 
+    def release(self, block_id: int) -> None:
+        """The span of a block is made: its sums need not be kept any more."""
+        place = self._places.get(block_id)
+        if place is not None and place.block is not None:
+            self._places[block_id] = place._replace(block=None)
+
     def place(self, block_id: int | None) -> Place | None:
         return None if block_id is None else self._places.get(block_id)
 
@@ -167,7 +182,7 @@ class Blocks:
         context = child(ids, parent, block.name, links)
         if context is None:
             return Place(None, parent)
-        return enter(context, parent, links)
+        return enter(context, parent, links)._replace(block=self._watch(block))
 
 
 def enter(context: SpanContext, parent: SpanContext | None, links: tuple[Any, ...] = ()) -> Place:

@@ -14,12 +14,15 @@ from opentelemetry.trace import SpanContext
 
 from ..._records.records import BlockRecord, Record
 from ..._runtime import log, process
+from ..._runtime.clock import now_ns
 from ..._tracing import select as selection
 from . import _spans as reasons
 from ._attributes import MAX_TEXT, Redact, text
 from ._budget import Allowance, Placed, longest, select
 from ._histograms import Work
+from ._inside import OfTracer, only_place
 from ._parents import Blocks, Ids, RootSpan, child, from_traceparent
+from ._resource import program
 from ._spans import SpanBuilder
 from ._target import Sent, Target
 from ._view import View
@@ -28,6 +31,9 @@ from ._worker import Inbox, Worker
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
 UNSENT = ("export_failed", "no_exporter", "queue_full")
 OFF, ANOTHER_COPY = "off", "another_copy"
+#: A block's span waits so long for what the device still does of it; reading that takes so long at most, and where it
+#: takes longer the span waits, too, up to here.
+HOLD_S, READ_S, LONGEST_HOLD_S = 1.0, 0.5, 10.0
 
 
 class Settings(NamedTuple):
@@ -41,6 +47,7 @@ class Settings(NamedTuple):
     max_text: int = MAX_TEXT
     redact: Redact | None = None
     spans: bool = True
+    summed_spans: bool = True
 
 
 class Providers(Protocol):
@@ -83,8 +90,13 @@ class Pipeline:
         self._metrics_s = time.monotonic()
         self.view = View(tracer_of, target, settings.redact)
         self.inbox = Inbox(settings.queue)
-        self.work = Work(settings.top_names, time.time_ns())
-        self.blocks = Blocks(self.ids, self.default_parent)
+        self.work = Work(settings.top_names, now_ns())
+        self._inside = OfTracer(tracer_of)
+        self._held: list[Placed] = []  # blocks whose spans wait for the device, and scopes with theirs for short work
+        self._held_blocks = 0  # of them
+        self._held_s = 0.0  # since when, the first of them
+        self._hurry = False
+        self.blocks = Blocks(self.ids, self.default_parent, self._inside.watch)
         self._builder = SpanBuilder(self.blocks, self.view.scope, self.parent_at, settings.redact, settings.max_text)
         burst = (settings.max_spans_per_s or 0) * max(settings.interval_s, 1.0)
         self._allowance = Allowance(settings.max_spans_per_s, burst, time.monotonic())
@@ -153,6 +165,9 @@ class Pipeline:
     def start_root(self, name: str, attributes: dict[str, Any]) -> RootSpan:
         ids = self.ids()
         context = child(ids, self._remote, name) if ids is not None else None
+        recorder = getattr(self.tracer, "recorder", None)
+        command = program(recorder.facts if recorder is not None else {}, sys.argv)
+        attributes = {"process.pid": os.getpid(), "process.command": command, **attributes}
         self.root = RootSpan(text(name, 120), context, self._remote, attributes, self._finish_root)
         return self.root
 
@@ -160,6 +175,7 @@ class Pipeline:
         """Whether everything that was recorded until now has been handed to the exporter in time."""
         deadline = time.monotonic() + timeout_s
         self._flush_tracer(timeout_s)
+        self._hurry = True
         return self.worker.flush(max(deadline - time.monotonic(), 0.0))
 
     def provider_ends(self) -> None:
@@ -195,31 +211,35 @@ class Pipeline:
             self._providers.follow()
         now = time.monotonic()
         look = final or self.view.is_old(now)
+        hurry, self._hurry = self._hurry or final, False
+        due = len(self._held) if hurry or now - self._held_s >= HOLD_S else 0
+        if due and not look and not self._flush_tracer(READ_S) and now - self._held_s < LONGEST_HOLD_S and not hurry:
+            due = 0
         if look:
             self.view.look(now)  # before the inbox is emptied: the tracer hands us what was still under way
         records = self.inbox.take()
-        if records or self._ready:
-            self._all_accounted(records)
+        if records or self._ready or due:
+            self._all_accounted(records, sys.maxsize if hurry else due)
         if look:
             self.work.absorb(self.view.session())
         if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
             self._metrics_s = now
             self.metrics.export()
 
-    def _all_accounted(self, records: list[Record]) -> None:
-        """Whatever fails in between, each record is counted as one thing."""
+    def _all_accounted(self, records: list[Record], due: int) -> None:
+        """Whatever fails in between, each record is counted as one thing. ``due``: blocks that wait no longer."""
         before = self._accounted()
         try:
-            self._spans(records)
+            self._spans(records, due)
         finally:
             missing = len(records) - (self._accounted() - before)
             if missing:
                 self.dropped[reasons.INVALID] += missing
 
     def _accounted(self) -> int:
-        return self.exported + self.folded + self.scopes + sum(self.dropped.values())
+        return self.exported + self.folded + self.scopes + self._held_blocks + sum(self.dropped.values())
 
-    def _spans(self, records: list[Record]) -> None:
+    def _spans(self, records: list[Record], due: int) -> None:
         blocks: list[Placed] = []
         operations: list[Placed] = []
         valid = []
@@ -232,13 +252,36 @@ class Pipeline:
                 valid.append(found.record if isinstance(found, Placed) else record)
             if isinstance(found, str):
                 self._refuse(found if ids is not None or found == reasons.INVALID else nowhere)
+                if found == reasons.SCOPE_OF_ANOTHER:
+                    blocks += self._builder.scope(record)
             elif ids is None:
                 self._refuse(nowhere)
             else:
                 (blocks if type(found.record) is BlockRecord else operations).append(found)
         self.work.add(valid)
+        blocks = self._no_longer_held(blocks, [item.record for item in operations], due)
         if ids is not None:
             self._send(self._chosen(blocks, operations, ids))
+        else:
+            self.dropped[nowhere] += sum(not item.parent.scope for item in blocks)
+
+    def _no_longer_held(self, ended: list[Placed], operations: list[Record], due: int) -> list[Any]:
+        """Blocks whose spans go now, with what was launched in them; ``ended`` may wait for that."""
+        if not self._held and not self._inside.known:
+            return [item for item in ended if not item.parent.scope]
+        self._inside.add(operations)
+        if not self._held:
+            self._held_s = time.monotonic()
+        held: list[Any] = [*self._held, *ended]
+        ready, self._held = sorted(held[:due], key=lambda item: -item.record.block_id), held[due:]
+        self._held_blocks = sum(not item.parent.scope for item in held[due:])
+        if ready:
+            self._held_s = time.monotonic()
+        for at, item in enumerate(ready):
+            block_id = item.record.block_id
+            ready[at] = item._replace(inside=self._inside.of(block_id, item.record.parent_id, item.parent.block))
+            self.blocks.release(block_id)
+        return ready
 
     def _why_nowhere(self) -> str:
         """The reason of records that get no span because none is made at all."""
@@ -249,17 +292,32 @@ class Pipeline:
     def _chosen(self, blocks: list[Placed], operations: list[Placed], ids: Ids) -> list[tuple[Any, int]]:
         """Spans with the number of records each stands for, within the budget."""
         budget = self._allowance.available(time.monotonic())
-        some, refused = longest(blocks, budget)
+        some, refused = longest([item for item in blocks if not item.parent.scope], budget)
         left = None if budget is None else max(budget - len(some), 0)
         picked = select(operations, left)
         self.dropped["budget"] += refused + picked.refused
-        self._allowance.spend(len(some) + len(picked.individual) + len(picked.groups))
         threshold = self.view.threshold_ns()
+        summed = [*some, *(item for item in blocks if item.parent.scope)] if self.settings.summed_spans else []
+        summed = [item for item in summed if item.inside is not None and item.inside.short]
+        if left is not None:
+            summed = summed[: max(left - len(picked.individual) - len(picked.groups), 0)]
+        self._allowance.spend(len(some) + len(summed) + len(picked.individual) + len(picked.groups))
         if picked.threshold_ns is not None:
             threshold = max(picked.threshold_ns, threshold or 0)
-        spans = [(self._made(self._builder.build, item, ids), 1) for item in [*some, *picked.individual]]
+        spans = [(self._made(self._builder.build, item, ids), 1) for item in some]
+        spans += [(self._one(item, ids), 1) for item in picked.individual]
+        where = only_place(self.view.session()) if len(self.view.session().devices) == 1 else None
+        made = [self._made(self._builder.summed, item, self.view.threshold_ns(), ids, where) for item in summed]
+        spans += [(span, 0) for span in made if span is not None and span != reasons.INVALID]
         spans += [(self._made(self._builder.fold, group, threshold, ids), group.count) for group in picked.groups]
         return spans
+
+    def _one(self, item: Placed, ids: Ids) -> Any:
+        """The span of one operation, to which its bucket of a histogram points."""
+        span = self._made(self._builder.build, item, ids)
+        if self.metrics is not None and span is not None and span != reasons.INVALID:
+            self.work.point_at(item.record, span.context.trace_id, span.context.span_id, now_ns())
+        return span
 
     def _made(self, make: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -293,7 +351,7 @@ class Pipeline:
         if failed:
             lost = [count for _span, count in batch[len(batch) - failed :]]
             self.dropped[reason] += sum(lost)
-            self._root_lost |= 0 in lost  # it stands for no record
+            self._root_lost |= 0 in lost  # such a span stands for no record
 
     def _refuse(self, reason: str) -> None:
         if reason == reasons.SCOPE_OF_ANOTHER:
@@ -326,11 +384,12 @@ class Pipeline:
     def _finish_root(self, root: RootSpan) -> None:
         self._ready.append(root)
 
-    def _flush_tracer(self, timeout_s: float) -> None:
+    def _flush_tracer(self, timeout_s: float) -> bool:
         try:
-            self.tracer.flush(timeout_s)
+            return bool(self.tracer.flush(timeout_s))
         except Exception:  # noqa: BLE001 - at exit nothing may fail
             log.exception("otel-flush", "the tracer could not be flushed")
+            return True
 
     def _leave_tracer(self) -> None:
         try:
@@ -354,10 +413,12 @@ class Pipeline:
         self.inbox.forget()
         self._ready.clear()
         self._root_lost = False
+        self._held, self._held_blocks = [], 0
+        self._inside.forget()
         self.exported = self.folded = self.scopes = 0
         self.dropped = Counter()
         self.view.forget()
-        self.work = Work(self.settings.top_names, time.time_ns())
+        self.work = Work(self.settings.top_names, now_ns())
         if self.metrics is not None:
             self.metrics.forget(self.work)
         self.target.forget()

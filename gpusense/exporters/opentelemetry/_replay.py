@@ -14,12 +14,13 @@ from ..._records.device_identity import device_of
 from ..._records.records import BlockRecord, Record
 from ...session import Session
 from . import _spans as reasons
-from ._attributes import Redact, nanoseconds, text_limit
+from ._attributes import Redact, clean, nanoseconds, text_limit
 from ._budget import Placed
+from ._inside import OfSession, only_place
 from ._otlp import Otlp
 from ._parents import Blocks, Ids, Place, from_traceparent
 from ._resource import build as build_resource
-from ._resource import detected
+from ._resource import detected, program
 from ._resource import scope as build_scope
 from ._spans import SpanBuilder
 from ._worker import without_instrumentation
@@ -53,11 +54,12 @@ def replay(
     timeout_s: float | None = None,
     environ: Mapping[str, str] = os.environ,
     resource: Resource | None = None,
+    summed_spans: bool = True,
 ) -> Replayed:
     """Sends every record of ``session`` below one span for the session. ``resource``: what :func:`prepare` returned."""
     otlp = Otlp("traces", endpoint, timeout_s)
     otlp.prepare()  # without the package nothing can be sent: not the endpoint has refused it then
-    source = _Source(session, redact, environ, resource)
+    source = _Source(session, redact, environ, resource, summed_spans)
     try:
         with without_instrumentation():
             total, refused, given_up = _send(source, otlp)
@@ -102,7 +104,12 @@ class _Source:
     """Ids are digests of what identifies the session, so that a second export gives the same ones."""
 
     def __init__(
-        self, session: Session, redact: Redact | None, environ: Mapping[str, str], resource: Resource | None
+        self,
+        session: Session,
+        redact: Redact | None,
+        environ: Mapping[str, str],
+        resource: Resource | None,
+        summed_spans: bool = True,
     ) -> None:
         self._session = session
         self._remote = from_traceparent(environ)
@@ -113,13 +120,23 @@ class _Source:
         self.root = SpanContext(trace_id, self._digest(b"root", 8), False, TraceFlags(TraceFlags.SAMPLED))
         self.skipped: Counter[str] = Counter()
         self._ids = Ids(self._next_id, lambda: trace_id, lambda *_: (True, None))
-        resource = build_resource(resource or detected(), meta, session.devices, redact)
+        base = _of_another(resource or detected(), meta)
+        self._resource = build_resource(base, meta, session.devices, redact)
+        #: Of a merged session: by the first element of every path of a process.
+        self._processes = {
+            one.get("root"): build_resource(base, {**meta, **one}, session.devices, redact)
+            for one in meta.get("processes") or ()
+            if isinstance(one, dict) and isinstance(one.get("root"), str)
+        }
         self._scopes: dict[tuple[str, Any, Any], Any] = {}
         self._redact = redact
         self._known: set[int | None] = {record.block_id for record in session.blocks}
         self._blocks = Blocks(lambda: None, lambda: self.root)
         self._builder = SpanBuilder(self._blocks, self._scope, lambda _start: self.root, redact, text_limit(environ))
-        self._builder.begin(resource)
+        self._builder.begin(self._resource)
+        self._inside = OfSession(session)
+        self._summed = summed_spans
+        self._all_on = only_place(session)
 
     def spans(self) -> Iterator[Any]:
         for block in self._session.blocks:
@@ -128,24 +145,36 @@ class _Source:
             time for record in self._session.records for time in (record.start_ns, record.end_ns) if nanoseconds(time)
         ]
         for record in self._session.records:
-            span = self._span(record)
-            if span is not None:
-                yield span
+            yield from self._spans(record)
+        self._builder.belongs_to(self._resource)
         meta = self._session.meta
-        start = nanoseconds(meta.get("start_ns")) or min(times, default=1)
-        end = max([nanoseconds(meta.get("end_ns")) or start, *times])
-        yield self._builder.root("gpusense.session", self.root, self._remote, _facts(self._session), start, end, False)
+        start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)
+        start = min([start, *filter(nanoseconds, (block.start_ns for block in self._session.blocks))])
+        end = nanoseconds(meta.get("program_end_ns")) or nanoseconds(meta.get("end_ns")) or start
+        end = max([end, *times])
+        facts, failed = _facts(self._session), bool(meta.get("exit_code"))
+        yield self._builder.root("gpusense.session", self.root, self._remote, facts, start, end, failed)
 
-    def _span(self, record: Record) -> Any:
+    def _spans(self, record: Record) -> Iterator[Any]:
+        if self._processes:
+            self._builder.belongs_to(self._processes.get(record.path[0] if record.path else "", self._resource))
         found = self._builder.locate(record)
         if not isinstance(found, Placed):
             self.skipped[found] += 1
-            return None
+            return
         try:
-            return self._builder.build(found, self._ids)
+            if type(record) is not BlockRecord:
+                yield self._builder.build(found, self._ids)
+                return
+            found = found._replace(inside=self._inside.of(record.block_id))
+            yield self._builder.build(found, self._ids)
+            ids = self._ids._replace(span_id=lambda: self._digest(b"summed%d" % record.block_id, 8))
+            threshold = self._session.meta.get("threshold_ns")
+            summed = self._builder.summed(found, threshold, ids, self._all_on) if self._summed else None
+            if summed is not None:
+                yield summed
         except Exception:  # noqa: BLE001 - one odd record of a file must not cost the others
             self.skipped[reasons.INVALID] += 1
-            return None
 
     def _place(self, record: BlockRecord) -> Place:
         parent = self._context(record.parent_id) if record.parent_id in self._known else self.root
@@ -172,6 +201,22 @@ class _Source:
         return known
 
 
+def _of_another(found: Resource, meta: Mapping[str, Any]) -> Resource:
+    """What detectors found, without what is true of this process alone."""
+    if meta.get("pid") == os.getpid():
+        return found
+    kept = {name: value for name, value in found.attributes.items() if not name.startswith("process.")}
+    return Resource(kept, found.schema_url)
+
+
 def _facts(session: Session) -> dict[str, Any]:
-    counters = session.counters
-    return {"gpusense.records.seen": counters.seen, "gpusense.records.kept": counters.kept}
+    meta, counters = session.meta, session.counters
+    found = {
+        "gpusense.records.seen": counters.seen,
+        "gpusense.records.kept": counters.kept,
+        "process.pid": meta.get("pid"),
+        "process.command": program(meta),
+        "process.exit.code": meta.get("exit_code"),
+    }
+    cleaned = {name: clean(value) for name, value in found.items()}
+    return {name: value for name, value in cleaned.items() if value is not None}

@@ -1,8 +1,9 @@
 """Resource and instrumentation scopes: what is constant for the process or for a device, said once a batch."""
 
 import os
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.sdk import resources as sdk
@@ -13,8 +14,8 @@ from ... import __version__
 from ..._records.records import DeviceInfo
 from ..._runtime import log, package
 from ...backends import names
+from .._instruments import hardware_id
 from ._attributes import Attributes, Redact, apply_redaction, clean
-from ._instruments import hardware_id
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE = package.NAME  # the host's name for us where we are vendored
@@ -90,6 +91,7 @@ def attributes(
     """Resource attributes of a process, empty ones left out."""
     backends = meta.get("backends") or {}
     rank, size = rank_of(meta, environ)
+    libraries = meta.get("frameworks")
     found: Attributes = {
         "gpusense.version": __version__,
         "gpu.backends": sorted(backends),
@@ -97,6 +99,8 @@ def attributes(
         "gpu.uuids": [device.uuid for device in devices if device.uuid],
         "gpu.names": sorted({device.name for device in devices}),
         "gpu.compute_capabilities": sorted({_dotted(device) for device in devices if device.compute_capability}),
+        "compute.library": sorted(libraries) if isinstance(libraries, dict) else None,
+        "process.pid": meta.get("pid"),
         "gpu.rank": rank,
         "gpu.world_size": size,
         "hw.driver_version": next((device.driver for device in devices if device.driver), None),
@@ -105,6 +109,19 @@ def attributes(
         found[f"gpu.{name}.version"] = version
     cleaned = {key: clean(value) for key, value in found.items()}
     return {key: value for key, value in cleaned.items() if value is not None and value != []}
+
+
+def program(meta: Mapping[str, Any], argv: Sequence[str] = ()) -> str | None:
+    """The program's name without folder and arguments: of ``gpusense run``, else what ``argv`` begins with."""
+    run = meta.get("run")
+    command = run.get("command") if isinstance(run, dict) else None
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(argv)
+    except ValueError:  # it was cut off within a quotation
+        return None
+    if words[:1] == ["-m"]:
+        del words[0]
+    return os.path.basename(words[0]) or None if words else None
 
 
 def rank_of(meta: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from ..._runtime import log, package
+from ..._runtime.config import is_off
 from ..._tracing import select
 from ._attributes import Redact, text_limit
 from ._metrics import Metrics, OwnCounters
@@ -32,6 +33,7 @@ class Options(NamedTuple):
     metrics: bool | None
     span_scopes: bool
     max_spans_per_s: float | None
+    summed_spans: bool
     redact: Redact | None
     exit_timeout_s: float
     tracer: Any
@@ -85,6 +87,7 @@ def _settings(options: Options, environ: Mapping[str, str]) -> Settings:
         max_text=text_limit(environ),
         redact=redact,
         spans=options.spans and _is_wanted("TRACES", options, environ),
+        summed_spans=options.summed_spans and not is_off(environ.get("GPUSENSE_OTEL_SUMMED_SPANS", "")),
     )
 
 

@@ -23,10 +23,16 @@ from ._attributes import (
     shortened,
 )
 from ._budget import Group, Placed
+from ._inside import Inside
 from ._parents import MAX_LINKS, Blocks, Ids, Place, child
 
 #: Reasons why a record has no span, as they stand in ``gpusense.drop.reason``.
 INVALID, UNSAMPLED, NO_PARENT, NO_PROVIDER = "invalid", "unsampled", "no_parent", "no_provider"
+MAX_DEVICES = 256
+#: The name of a block's span for what has none.
+SUMMED = "short work, summed"
+#: Of the scope's attributes, what each span says as well.
+ON_SPANS = ("gpu.backend", "gpu.device.index", "hw.name")
 SCOPE_OF_ANOTHER = "scope"  # a block that stands for the application's own span: nothing is lost
 
 
@@ -63,13 +69,21 @@ class SpanBuilder:
         self._max_text = max_text
         self._shapes = Shapes(redact, max_text)
         self._resource: Any = None
+        self._devices: dict[tuple[str, Any], Attributes] = {}
         self._origins: dict[int, Origin | str] = {}
         self.lost_attributes = 0
 
     def begin(self, resource: Any) -> None:
         """A new batch: what blocks stand for is looked up anew."""
-        self._resource = resource
+        if resource is not self._resource:  # there may be more devices
+            self._resource = resource
+            self._devices.clear()
+            self._shapes.forget()
         self._origins.clear()
+
+    def belongs_to(self, resource: Any) -> None:
+        """What is built next is of another process; of its devices the same is known."""
+        self._resource = resource
 
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
@@ -92,6 +106,11 @@ class SpanBuilder:
         if place.scope:
             return SCOPE_OF_ANOTHER
         return Placed(record, place, place.context.span_id) if place.context is not None else UNSAMPLED
+
+    def scope(self, record: Record) -> list[Placed]:
+        """A block that stands for a span of the application, which may have a span for short work below it."""
+        place = self._blocks.place(record.block_id)
+        return [Placed(record, place, 0)] if place is not None and place.block is not None else []
 
     def _origin(self, record: Record) -> Origin | str:
         block_id = record.block_id
@@ -123,16 +142,31 @@ class SpanBuilder:
         return Origin(around or _common(places) or self._default(record.start_ns), links, len(candidates))
 
     def build(self, placed: Placed, ids: Ids) -> Any:
-        record, origin, _key = placed
+        record, origin = placed.record, placed.parent
         if type(record) is BlockRecord:
-            return self._block(record, origin)
+            return self._block(record, origin, placed.inside)
         context = child(ids, origin.parent, record.name, origin.links)
         if context is None:
             return None
         extra = {"gpu.attribution.candidates": origin.candidates} if origin.candidates else None
-        name, attributes, lost = self._shapes.of(record, extra)
+        name, attributes, lost = self._shapes.of(record, self._where(record), extra)
         self.lost_attributes += lost
         return self._span(name, context, origin.parent, attributes, record, origin.links)
+
+    def summed(self, placed: Placed, threshold_ns: int | None, ids: Ids, where: tuple[str, Any] | None) -> Any:
+        """The span for what was launched in a block and has none of its own, or None where there is nothing.
+
+        It says how long all of it took together, drawn from the block's start: the tracer keeps no times of it.
+        ``where``: backend and device of all work, where there is only one.
+        """
+        total_ns, found = placed.inside.summed() if placed.inside is not None else (0, {})
+        context = child(ids, placed.parent.context, SUMMED) if found else None
+        if context is None:
+            return None
+        start, found["gpu.threshold_ns"] = placed.record.start_ns, threshold_ns
+        attributes = self._kept({key: value for key, value in found.items() if value is not None})
+        attributes |= self._of_device(*where, None) if where is not None else {}
+        return self._made(SUMMED, context, placed.parent.context, attributes, start, start + total_ns)
 
     def fold(self, group: Group, threshold_ns: int | None, ids: Ids) -> Any:
         """The aggregate span of records beyond the budget; it covers first start to last end, not busy time."""
@@ -152,6 +186,7 @@ class SpanBuilder:
             "gpu.threshold_ns": threshold_ns,
         }
         attributes = self._kept({key: value for key, value in found.items() if value is not None})
+        attributes |= self._where(first)
         name = prefixed(first, self._redact)
         span = self._span(name, context, origin.parent, attributes, first, origin.links)
         span._start_time, span._end_time = group.start_ns, group.end_ns
@@ -167,27 +202,55 @@ class SpanBuilder:
         end_ns: int,
         failed: bool,
     ) -> Any:
+        span = self._made(name, context, parent, self._kept(attributes), start_ns, end_ns)
+        if failed:
+            span._status = Status(StatusCode.ERROR)
+        return span
+
+    def _made(
+        self, name: str, context: SpanContext, parent: Any, attributes: Attributes, start_ns: int, end_ns: int
+    ) -> Any:
+        """Of the host."""
         return ReadableSpan(
             name,
             context=context,
             parent=parent,
             resource=self._resource,
-            attributes=self._kept(attributes),
+            attributes=attributes,
             kind=SpanKind.INTERNAL,
-            status=Status(StatusCode.ERROR) if failed else Status(),
             start_time=start_ns,
             end_time=end_ns,
             instrumentation_scope=self._scope_of("host", None, None),
         )
+
+    def _where(self, record: Any) -> Attributes:
+        """What a span says itself of where its work ran: backends for traces show neither scope nor resource beside
+        it. The same object for the same device.
+        """
+        backend = getattr(record, "backend", "host")
+        return self._of_device(backend, getattr(record, "device", None), getattr(record, "context", None))
+
+    def _of_device(self, backend: str, device: Any, context: Any) -> Attributes:
+        key = backend, device
+        known = self._devices.get(key)
+        if known is None:
+            scope = self._scope_of(backend, device, context)
+            found = {name: scope.attributes.get(name) for name in ON_SPANS}
+            if len(self._devices) >= MAX_DEVICES:
+                self._devices.clear()
+            known = self._devices[key] = {name: value for name, value in found.items() if value is not None}
+        return known
 
     def _kept(self, attributes: Attributes) -> Attributes:
         kept, lost = apply_redaction(self._redact, attributes)
         self.lost_attributes += lost
         return shortened(kept, self._max_text)
 
-    def _block(self, record: BlockRecord, place: Place) -> Any:
-        name, attributes, lost = self._shapes.of(record)
+    def _block(self, record: BlockRecord, place: Place, inside: Inside | None) -> Any:
+        name, attributes, lost = self._shapes.of(record, self._where(record))
         self.lost_attributes += lost
+        if inside is not None:
+            attributes |= self._kept(inside.attributes())
         span = self._span(name, place.context, place.parent, attributes, record, place.links)
         if record.error:
             span._status = Status(StatusCode.ERROR, str(clean(record.error)))

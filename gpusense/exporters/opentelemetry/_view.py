@@ -5,8 +5,8 @@ from typing import Any
 
 from ..._records.device_identity import device_of
 from ..._runtime import log
+from .._instruments import hardware_id
 from ._attributes import Redact
-from ._instruments import hardware_id
 from ._resource import build as build_resource
 from ._resource import detected
 from ._resource import scope as build_scope
@@ -88,4 +88,4 @@ class View:
 
     @staticmethod
     def _facts(session: Any) -> Any:
-        return session.devices, session.meta.get("backends")
+        return session.devices, session.meta.get("backends"), session.meta.get("frameworks")

@@ -57,8 +57,10 @@ def prometheus_page(tmp_path):
     app = tmp_path / "app.py"
     app.write_text(code.replace("9464", str(port)) + WORK)
     file = tmp_path / "prometheus.yml"
-    file.write_text(config.replace("9464", str(port)).replace("15s", "200ms"))
-    return app, file, f"http://127.0.0.1:{port}/metrics"
+    direct = free_port()
+    both = f'"localhost:{port}", "localhost:{direct}"'
+    file.write_text(config.replace('"localhost:9464"', both).replace("15s", "200ms"))
+    return app, file, f"http://127.0.0.1:{port}/metrics", direct
 
 
 #: What the application does: a kernel and a copy every 0.1 s, for as long as anybody asks.
@@ -73,7 +75,7 @@ for _ in range(600):
 
 
 def test_prometheus_scrapes_the_page_and_answers_its_queries(prometheus_page, build_library, tmp_path):
-    app, config, metrics_url = prometheus_page
+    app, config, metrics_url, direct = prometheus_page
     checked = subprocess.run(["promtool", "check", "config", config], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -89,6 +91,10 @@ def test_prometheus_scrapes_the_page_and_answers_its_queries(prometheus_page, bu
         programs = [
             subprocess.Popen([sys.executable, app], env=environ, stdout=output, stderr=output),
             subprocess.Popen(
+                [sys.executable, "-m", "gpusense", "monitor", "--prometheus", f":{direct}"],
+                env=environ, stdout=output, stderr=output, cwd=tmp_path,
+            ),
+            subprocess.Popen(
                 ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}",
                  f"--web.listen-address={address}"],
                 stdout=output, stderr=output,
@@ -96,7 +102,8 @@ def test_prometheus_scrapes_the_page_and_answers_its_queries(prometheus_page, bu
         ]  # fmt: skip
     try:
         (text,) = fences("otel-prometheus.md", "promql")
-        queries = text.splitlines()
+        straight = f'hw_gpu_utilization_ratio{{hw_gpu_task="general",instance="localhost:{direct}"}}'
+        queries = [*text.splitlines(), straight]
         answers = {}
         deadline = time.monotonic() + 60
         while len(answers) < len(queries):
@@ -108,6 +115,8 @@ def test_prometheus_scrapes_the_page_and_answers_its_queries(prometheus_page, bu
         general = answers['hw_gpu_utilization{hw_gpu_task="general"}'][0]
         assert device.items() <= general["metric"].items()
         assert float(general["value"][1]) == 0.87  # what the scripted driver says
+        assert device.items() <= answers[straight][0]["metric"].items()  # and without OpenTelemetry the same
+        assert float(answers[straight][0]["value"][1]) == 0.87
         assert 0 < float(answers["hw_gpu_memory_usage_bytes / hw_gpu_memory_limit_bytes"][0]["value"][1]) < 1
         lint = subprocess.run(
             ["promtool", "check", "metrics"], input=read(metrics_url), capture_output=True, timeout=60

@@ -149,7 +149,8 @@ def test_every_field_as_oteltap_decodes_it(tap):
     run_app(tap.url)
     wait_for(lambda: "gpusense.spans.dropped" in metrics_in(tap.lines) or "gpusense.spans" in metrics_in(tap.lines))
     spans = spans_in(tap.lines)
-    assert set(spans) == {"serve", "prefill", "decode", "gpu_kernel: sgemm", "gpu_transfer: mesh_upload"}
+    listed = {"serve", "prefill", "decode", "gpu_kernel: sgemm", "gpu_transfer: mesh_upload"}
+    assert set(spans) == {*listed, "short work, summed"}
     kernel, decode, serve = spans["gpu_kernel: sgemm"], spans["decode"], spans["serve"]
     assert (kernel["startTimeUnixNano"], kernel["endTimeUnixNano"]) == ("1700000000000000001", "1700000000000300002")
     assert kernel["parentSpanId"] == decode["spanId"]
@@ -158,6 +159,10 @@ def test_every_field_as_oteltap_decodes_it(tap):
     assert len({span["traceId"] for span in spans.values()}) == 1
     assert [link["spanId"] for link in decode["links"]] == [spans["prefill"]["spanId"]]
     assert attributes(decode)["batch"] == "2"
+    assert attributes(decode)["gpu.inside.kernels"] == "2"
+    assert attributes(decode)["gpu.inside.transfer_bytes"] == "10485760"
+    assert attributes(spans["short work, summed"])["gpu.aggregate.text"] == "1 short kernel, 5.00 µs"
+    assert spans["short work, summed"]["parentSpanId"] == decode["spanId"]
     assert attributes(kernel)["gpu.stream.id"] == "7"
     assert attributes(kernel)["gpu.kernel.grid"] == "8,1,1"
     assert attributes(serve)["process.exit.code"] == "0"
@@ -198,7 +203,7 @@ def test_opentelemetry_instrument_needs_no_line_of_code(tap, tmp_path):
     assert spans["gpu_kernel: sgemm"]["parentSpanId"] == spans["decode"]["spanId"]
     assert spans["decode"]["parentSpanId"] == spans["GET /"]["spanId"]
     assert spans["GET /"]["parentSpanId"] == spans["serve"]["spanId"]
-    assert len(spans) == len([line for line in tap.lines if "spanId" in line]) == 6
+    assert len(spans) == len([line for line in tap.lines if "spanId" in line]) == 7
 
 
 @pytest.fixture
@@ -233,9 +238,9 @@ def rotel():
 def test_through_a_collector(rotel):
     url, got = rotel
     run_app(url)
-    wait_for(lambda: len(got.spans) >= 5 and any(metric.name == "gpu.kernel.duration" for metric in got.metrics))
+    wait_for(lambda: len(got.spans) >= 6 and any(metric.name == "gpu.kernel.duration" for metric in got.metrics))
     spans = {span.name: span for span in got.spans}
-    assert len(got.spans) == 5
+    assert len(got.spans) == 6
     assert spans["gpu_kernel: sgemm"].parent_span_id == spans["decode"].span_id
     assert spans["gpu_kernel: sgemm"].start_time_unix_nano == 1_700_000_000_000_000_001
 
@@ -269,6 +274,20 @@ def test_a_recorded_session_keeps_its_times_and_ids(otel, rotel, capsys):
     assert otel.export_session(session, url).trace_id == first.trace_id
     wait_for(lambda: len(got.spans) >= 10)
     assert {(span.name, span.span_id) for span in got.spans} == before
+    got.spans.clear()
+    session.meta |= {
+        "program_start_ns": start + 1,
+        "program_end_ns": start + 700,
+        "exit_code": 3,
+    }  # without gpusense's own
+    session.meta["run"] = {"command": "'/a b/train.py' --secret 1"}
+    otel.export_session(session, url)
+    wait_for(lambda: len(got.spans) >= 5)
+    root = next(span for span in got.spans if span.name == "gpusense.session")
+    assert (root.start_time_unix_nano, root.end_time_unix_nano, root.status.code) == (start + 1, start + 700, 2)
+    said = {one.key: one.value for one in root.attributes}
+    assert said["process.command"].string_value == "train.py"
+    assert (said["process.pid"].int_value, said["process.exit.code"].int_value) == (7, 3)
 
 
 def test_the_export_verb(otel, rotel, tmp_path, capsys):
@@ -291,7 +310,7 @@ run.finish()
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ)
     assert main(["export", str(path), "--otlp", url]) == 0
     said = capsys.readouterr().err
-    assert "3 spans sent, 0 refused" in said
+    assert "4 spans sent, 0 refused" in said  # one for the short kernel
     assert "1 operation below the threshold was only summed" in said
     wait_for(lambda: len(got.spans) >= 3)
     assert main(["export", str(path), "--otlp", f"http://127.0.0.1:{free_port()}", "--timeout", "0.2"]) == 1
@@ -299,6 +318,8 @@ run.finish()
     assert main(["export", str(tmp_path / "absent"), "--otlp", url]) == 2
     assert main(["export", str(path), "--otlp", "localhost:4318"]) == 2
     assert "'localhost:4318' is not a URL of OTLP over HTTP" in capsys.readouterr().err
+    assert main(["export", str(path), "--otlp", url, "--no-summed-spans"]) == 0
+    assert "3 spans sent, 0 refused" in capsys.readouterr().err
 
 
 def test_the_export_verb_without_url_takes_the_environments(otel, rotel, tmp_path, capsys, monkeypatch):
@@ -311,4 +332,5 @@ def test_the_export_verb_without_url_takes_the_environments(otel, rotel, tmp_pat
     for words in ([path, "--otlp"], ["--otlp", path], ["--otlp", "--trace-all", path]):
         assert main(["export", *words]) == 0
     assert main(["export", "--otlp"]) == main(["export", "--otlp", url]) == 2
-    assert capsys.readouterr().err.count("name the session file") == 2
+    assert main(["export", "--otlp", "localhost:4317"]) == 2
+    assert capsys.readouterr().err.count("name the session file") == 3

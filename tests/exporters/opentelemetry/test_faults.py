@@ -19,6 +19,7 @@ from servers import free_port, receiver, silent
 from support import sessions
 from support.machine import require
 
+from gpusense.cli._ending import Spans
 from gpusense.exporters.opentelemetry import _attributes, _histograms, _otlp, _parents, _replay, _target, _view
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -315,6 +316,29 @@ def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog
     with receiver() as got:
         assert run(otel, tracer, got.url)["dropped"] == {}
     assert not caplog.records
+
+
+@pytest.mark.parametrize("named", ["argument", "variable"])
+def test_the_port_of_grpc_is_said_and_tried_all_the_same(named, monkeypatch, caplog, capsys):
+    from gpusense._runtime import log
+
+    monkeypatch.setattr(log, "_said", set())
+    endpoint = "http://127.0.0.1:4317"
+    if named == "variable":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+    otlp = _otlp.Otlp("traces", endpoint if named == "argument" else None, 0.2)
+    exporter = otlp.make()
+    if named == "argument":  # and by the command, before the program starts
+        Spans(endpoint, live=False)
+        assert capsys.readouterr().err == f"gpusense: --otlp {endpoint}: {_otlp.GRPC}\n"
+    [said] = caplog.records
+    assert "port 4317 takes gRPC" in said.getMessage()
+    assert "4318" in said.getMessage()
+    monkeypatch.setattr(type(exporter), "export", lambda self, spans: None)
+    otlp._encoding = False
+    assert otlp.export_spans([object()]) == 1
+    assert otlp.why == f"no answer ({_otlp.GRPC})"
+    otlp.close()
 
 
 def test_a_slow_endpoint_never_slows_the_application(otel, tracer):

@@ -21,7 +21,9 @@ from support.machine import require
 
 from gpusense._records.metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
 from gpusense._records.records import Aggregate
-from gpusense.exporters.opentelemetry import _instruments, _resource
+from gpusense._runtime import clock
+from gpusense.exporters import _instruments
+from gpusense.exporters.opentelemetry import _resource
 
 SAMPLE = GpuMetrics(
     GPU,
@@ -251,6 +253,79 @@ def test_a_private_exporter_gets_numbers_and_histograms_at_once(otel, tracer):
     assert {"hw.power", "gpu.kernel.duration", "gpusense.records", "gpusense.spans.dropped"} <= set(found)
     resource = exporter.batches[-1].resource_metrics[0].resource
     assert resource.attributes["gpu.uuids"] == (GPU.uuid,)
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+@pytest.mark.parametrize("temporality", [AggregationTemporality.CUMULATIVE, AggregationTemporality.DELTA])
+def test_all_metrics_lie_on_the_sessions_clock_whatever_the_wall_clock_does(
+    otel, tracer, monkeypatch, step_s, temporality
+):
+    from opentelemetry.sdk.metrics import Histogram
+
+    tracer.metrics_source = Monitor(SAMPLE)
+    exporter = Kept({Histogram: temporality})
+    begin = clock.now_ns()
+    otel.instrument(tracer=tracer, metric_exporter=exporter, spans=False)
+    tracer.kernel()
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    wall = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + step_s * 10**9)
+    tracer.kernel()
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    end = clock.now_ns()
+    before, after = (
+        {
+            (name, tuple(point.attributes.items())): point
+            for name, metric in metrics_of(batch).items()
+            for point in metric.data.data_points
+        }
+        for batch in exporter.batches[:2]
+    )
+    assert before.keys() <= after.keys()
+    assert {"gpu.kernel.duration", "gpu.kernel.launches", "hw.power", "hw.energy"} <= {name for name, _ in after}
+    for key, point in before.items():
+        later = after[key]
+        starts = point.start_time_unix_nano or begin, later.start_time_unix_nano or begin
+        assert begin <= starts[0] <= point.time_unix_nano < later.time_unix_nano <= end
+        is_delta = key[0] == "gpu.kernel.duration" and temporality is AggregationTemporality.DELTA
+        assert starts[1] == (point.time_unix_nano if is_delta else starts[0])
+
+
+@pytest.mark.parametrize("named", ["trace_based", "always_off"])
+def test_a_bucket_points_at_a_span_that_fell_into_it(otel, app, tracer, spans, monkeypatch, named):
+    from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+    monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", named)
+    exporter = Kept()
+    otel.instrument(tracer=tracer, tracer_provider=app, metric_exporter=exporter)
+    with tracer.trace("step"):
+        tracer.kernel("sgemm", duration_ns=3_000_000)
+        tracer.kernel("sgemm", duration_ns=30_000_000)
+        tracer.transfer("up", duration_ns=200_000, size=4096)
+    tracer.kernel("sgemm", duration_ns=700_000)  # without a parent, and so without a span
+    assert otel.flush(10)
+    otel._active.metrics.export()
+    made = {span.context.span_id: span for span in spans()}
+    [kernel] = metrics_of(exporter.batches[-1])["gpu.kernel.duration"].data.data_points
+    [size] = metrics_of(exporter.batches[-1])["gpu.transfer.size"].data.data_points
+    assert kernel.count == 3
+    if named == "always_off":
+        assert not kernel.exemplars
+        return
+    assert [one.value for one in kernel.exemplars] == [0.003, 0.03]
+    for one in kernel.exemplars:
+        span = made[one.span_id]
+        assert (span.name, span.context.trace_id) == ("gpu_kernel: sgemm", one.trace_id)
+        assert (span.end_time - span.start_time) / 1e9 == one.value
+        assert one.time_unix_nano == span.end_time
+    assert [(one.value, made[one.span_id].name) for one in size.exemplars] == [(4096.0, "gpu_transfer: up")]
+    sent = encode_metrics(exporter.batches[-1]).SerializeToString()
+    assert sum(one.span_id.to_bytes(8, "big") in sent for one in kernel.exemplars) == 2
+    otel._active.metrics.export()  # and once alone
+    [again] = metrics_of(exporter.batches[-1])["gpu.kernel.duration"].data.data_points
+    assert (again.count, list(again.exemplars)) == (3, [])
 
 
 def test_names_units_and_instruments_are_the_conventions_own():

@@ -19,10 +19,10 @@ from gpusense._records.records import (
     GpuSync,
     Syscall,
 )
+from gpusense.exporters._instruments import INSTRUMENTS
 from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
 from gpusense.exporters.opentelemetry._budget import Allowance, Placed, longest, select
 from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family, Work
-from gpusense.exporters.opentelemetry._instruments import INSTRUMENTS
 from gpusense.exporters.opentelemetry._otlp import signal_url
 from gpusense.session import Session, save
 
@@ -223,6 +223,24 @@ def test_signal_urls():
         assert signal_url(base, "traces") == "http://host:4318/v1/traces"
         assert signal_url(base, "metrics") == "http://host:4318/v1/metrics"
     assert signal_url("https://host/otlp", "traces") == "https://host/otlp/v1/traces"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "of_grpc"),
+    [
+        ("localhost:4317", True),
+        ("grpc://localhost:4317", True),
+        ("grpc://collector", True),
+        ("localhost:4318", False),
+        ("ftp://localhost:4318", False),
+        ("localhost:43170", False),
+        ("", False),
+    ],
+)
+def test_what_is_no_url_is_refused_with_what_to_say_instead(endpoint, of_grpc):
+    with pytest.raises(ValueError, match="such as 'http://localhost:4318'") as refused:
+        signal_url(endpoint, "traces")
+    assert ("port 4317 takes gRPC" in str(refused.value)) is of_grpc
 
 
 def test_instrument_names_are_unique():

@@ -58,6 +58,8 @@ def test_spans_arrive_however_it_ends(tmp_path, ending, output):
     (step,) = [span for span in got.spans if span.name == "step"]
     kernels = [span for span in got.spans if span.name.startswith("gpu_kernel")]
     assert {span.parent_span_id for span in kernels} == {step.span_id}
+    inside = {one.key: one.value.int_value for one in step.attributes}
+    assert (inside["gpu.inside.kernels"], inside["gpu.inside.gpu_ns"]) == (10, 2_000_000)
     assert {span.trace_id for span in kernels} == {step.trace_id}
 
 

@@ -24,6 +24,12 @@ def serve(build_library, tmp_path):
     return lambda *words, **more: request_counts.run_server(tmp_path, "ptx", *words, **libraries, **more)
 
 
+def inside(spans, name):
+    """Kernels and copies that the spans of this name say they hold."""
+    said = [{one.key: one.value.int_value for one in span.attributes} for span in spans if span.name == name]
+    return tuple(sum(one[f"gpu.inside.{what}"] for one in said) for what in ("kernels", "transfers"))
+
+
 @pytest.mark.parametrize("clients", [1, 4])
 @pytest.mark.parametrize("style", ["spans", "blocks"])
 def test_live_spans_below_the_applications_requests(serve, style, clients):
@@ -37,6 +43,9 @@ def test_live_spans_below_the_applications_requests(serve, style, clients):
     } == told
     assert all(kernels["spin"] for kernels, _copies in told.values())
     assert {span.name for span in spans} >= {"gpusense.process", *(["forward"] if style == "blocks" else [])}
+    if style == "blocks":
+        launched = sum(sum(kernels.values()) for kernels, _copies in told.values())
+        assert inside(spans, "forward") == (launched, sum(copies for _kernels, copies in told.values()))
 
 
 def test_from_the_file_after_the_server_ended(serve):
@@ -46,5 +55,7 @@ def test_from_the_file_after_the_server_ended(serve):
     assert {name: [counts["kernel"], counts["transfer"]] for name, counts in received.counts().items()} == {
         name: [sum(kernels.values()), copies] for name, (kernels, copies) in told.items()
     }
+    launched = sum(sum(kernels.values()) for kernels, _copies in told.values())
+    assert sum(inside(spans, name)[0] for name in told) == launched
     (whole,) = [span for span in spans if span.name == "gpusense.session"]
     assert {span.trace_id for span in spans} == {whole.trace_id}

@@ -224,7 +224,7 @@ def test_a_mapping_of_a_million_attributes_is_not_cleaned_to_the_end(on, otel, t
 
     with tracer.trace("step", {f"a{number}": Value() for number in range(1000)}):
         pass
-    assert len(spans("step")[0].attributes) == MAX_ATTRIBUTES
+    assert len(spans("step")[0].attributes.keys() - {"gpu.backend"}) == MAX_ATTRIBUTES
     assert len(cleaned) < MAX_ATTRIBUTES
     assert otel._active.lost_attributes == 1000 - len(cleaned)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextvars
+import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -315,7 +317,11 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
         "gpu.kernel.registers": 64,
         "gpu.kernel.occupancy": 0.5,
         "gpu.graph.id": 9,
+        "gpu.backend": "cuda",
+        "gpu.device.index": 0,
+        "hw.name": "Test GPU",
     }
+    assert found["step"].attributes["gpu.backend"] == "host"
     upload = found["gpu_transfer: mesh_upload"].attributes
     assert upload["gpu.transfer.bytes"] == 10_485_760
     assert upload["gpu.transfer.bandwidth"] == pytest.approx(419_430_400)
@@ -346,6 +352,41 @@ def test_scope_and_resource(on, tracer, spans):
     assert attributes["gpu.cupti.version"] == "13.0"
     assert attributes["hw.driver_version"] == "550.54.15"
     assert list(attributes["gpu.capabilities"]) == ["kernels", "transfers"]
+
+
+def test_spans_say_themselves_where_they_ran_and_the_process_what_it_is(otel, app, tracer, spans, monkeypatch):
+    """Jaeger drops the scope, and hides the resource."""
+    monkeypatch.setattr(sys, "argv", ["/srv/train.py", "--secret"])
+    other = GPU._replace(index=1, cuda_index=1, name="Other GPU", uuid="GPU-2")
+    tracer.devices, tracer.meta["frameworks"] = (GPU, other), {"torch": "2.11", "triton": "3.6"}
+    otel.instrument(tracer=tracer, tracer_provider=app, metrics=False, max_spans_per_s=8)
+    root = otel.start_root_span()
+    for device in (0, 1):
+        for duration in range(8):
+            tracer.kernel("k", device=device, duration_ns=1000 + duration)
+    root.end(0)
+    found = spans("gpu_kernel: k")
+    assert {span.attributes["hw.name"] for span in found if "gpu.aggregate.count" in span.attributes} >= {"Test GPU"}
+    for span in found:
+        device = (GPU, other)[span.attributes["gpu.device.index"]]
+        assert (span.attributes["gpu.backend"], span.attributes["hw.name"]) == ("cuda", device.name)
+        assert span.attributes["hw.name"] == span.instrumentation_scope.attributes["hw.name"]
+    process = spans("gpusense.process")[0]
+    assert (process.attributes["process.command"], process.attributes["process.pid"]) == ("train.py", os.getpid())
+    assert process.resource.attributes["process.pid"] == tracer.meta["pid"]
+    assert process.resource.attributes["compute.library"] == ("torch", "triton")
+
+
+def test_what_is_hidden_of_a_device_is_hidden_on_its_spans(otel, app, tracer, spans):
+    def redact(key, value):
+        return None if key == "hw.name" else f"<{value}>"
+
+    otel.instrument(tracer=tracer, tracer_provider=app, metrics=False, redact=redact)
+    with tracer.trace("step"):
+        tracer.kernel()
+    kernel = next(span for span in spans() if span.attributes["gpu.operation"] == "<kernel>")
+    assert kernel.attributes["gpu.backend"] == "<cuda>"  # and not twice
+    assert "hw.name" not in kernel.attributes
 
 
 def test_ranks_stand_on_the_resource(otel, app, tracer, spans, monkeypatch):

@@ -6,8 +6,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..._records.metrics import GpuMetrics
-from ..._records.records import DeviceInfo
+from .._records.metrics import GpuMetrics
+from .._records.records import DeviceInfo
 
 Value = tuple[float, dict[str, Any]]
 STATES = ("ok", "degraded", "failed", "predicted_failure")
