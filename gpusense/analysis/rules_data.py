@@ -41,8 +41,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     else:
         title = "No GPU work was seen"
     title += f": {reasons[0]}." if reasons else "."
-    backends = session.meta.get("backends") or {}
-    evidence = [f"Backends in use: {', '.join(f'{name} {text}' for name, text in backends.items()) or 'none'}."]
+    backends, tool = session.meta.get("backends") or {}, session.meta.get("imported_from")
+    in_use = f"Backends in use: {', '.join(f'{name} {text}' for name, text in backends.items()) or 'none'}."
+    evidence = [f"The session is a trace of {tool}." if tool else in_use]
     evidence += [f"Also: {reason}." for reason in reasons[1:]]
     if not reasons:
         evidence.append("The session gives no reason: the program may not have used a GPU.")
@@ -50,7 +51,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         "nothing_seen",
         title,
         tuple(evidence),
-        "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
+        "Let that tool record the GPU, too: ProfilerActivity.CUDA in torch.profiler, nsys profile --trace=cuda,nvtx."
+        if tool
+        else "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing.",
         "high" if reasons else "medium",
     )
 
