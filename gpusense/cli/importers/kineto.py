@@ -162,6 +162,7 @@ class Reader:
         if name.startswith(_STEP):  # each has its own number, and all are passes of one block
             step = _whole(name.removeprefix(_STEP))
             name, attributes = "ProfilerStep", {"step": step} if step is not None else None
+            self.trace.meta["step_block"] = name
         self.trace.block(self.trace.thread(event.get("tid")), start, end, name, attributes)
 
     def _function(self, name: str, start: int, end: int, _args: dict[str, Any], event: dict[str, Any]) -> None:
