@@ -4,6 +4,7 @@ import argparse
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
@@ -22,9 +23,18 @@ _HEAD = 4096  # bytes that tell what a file is
 _KNOWN = (
     ("torch.profiler", "prof.export_chrome_trace('trace.json.gz'), or what tensorboard_trace_handler writes"),
     ("Nsight Systems", "nsys export --type sqlite -o report.sqlite report.nsys-rep"),
-    ("Triton Proton", "proton.start('profile', data='trace'): profile.chrome_trace"),
+    ("Triton Proton", "proton.start('profile', data='trace') writes profile.chrome_trace"),
     ("strace", "strace -f -ttt -T -o trace.txt python train.py"),
 )
+
+
+_COUNTED = {
+    "kernel": ("kernel",),
+    "transfer": ("copy", "copies"),
+    "memset": ("memset",),
+    "sync": ("wait",),
+    "block": ("block",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,8 +144,8 @@ def _save(path: str, trace: Any, arguments: argparse.Namespace) -> int:
     from ..session import save
 
     if not len(trace):
-        left_out = ", ".join(f"{count:,} {what}" for what, count in trace.left_out.most_common(5))
-        _say(f"{path}: it holds no kernel, copy, wait or annotation" + (f" (left out: {left_out})" if left_out else ""))
+        left_out = f"; not carried: {trace.what_was_left_out()}" if trace.left_out else ""
+        _say(f"{path}: it holds no kernel, copy, wait or annotation{left_out}")
         return 1
     threshold = None if arguments.threshold_us is None else round(float(arguments.threshold_us) * 1000)
     written_ns = os.stat(path).st_mtime_ns if path != "-" else 0
@@ -145,11 +155,11 @@ def _save(path: str, trace: Any, arguments: argparse.Namespace) -> int:
         save(session, arguments.output)
     except SessionError as error:
         raise GpuSenseError(str(error)) from None
-    kinds = ("kernel", "kernels"), ("transfer", "copies"), ("memset", "memsets"), ("sync", "waits")
     work = session.work
-    counts = [(sum(work.kinds[one].kind == kind for one in work.kind), name) for kind, name in kinds]
-    counts.append((len(session.blocks), "blocks"))
-    sys.stderr.write(f"{arguments.output}: " + ", ".join(f"{count:,} {name}" for count, name in counts if count) + "\n")
+    counts = Counter(work.kinds[number].kind for number in work.kind)
+    counts["block"] = len(session.blocks)
+    named = (count_text(counts[kind], *words) for kind, words in _COUNTED.items() if counts[kind])
+    sys.stderr.write(f"{arguments.output}: {', '.join(named)}\n")
     for note in session.meta["notes"]:
         _say(note)
     return 0

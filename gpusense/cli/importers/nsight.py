@@ -64,6 +64,7 @@ class _Export:
         if not known and "NVTX_EVENTS" not in self._tables:
             raise GpuSenseError("this database is no export of Nsight Systems: it has none of its tables")
         self._about()
+        self._gpus()
         self._each(_ACTIVITY + "RUNTIME", ("start", "end"), ("globalTid", "correlationId", "nameId"), self._call)
         place = ("deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphNodeId")
         self._each(_ACTIVITY + "KERNEL", ("start", "end"), (*place, *_KERNEL), self._kernel)
@@ -122,6 +123,18 @@ class _Export:
     def _about(self) -> None:
         for row in self._rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
             self._trace.base_ns = row["utcEpochNs"] if isinstance(row["utcEpochNs"], int) else 0
+        for row in self._rows("TARGET_INFO_SYSTEM_ENV", ("name", "value")):
+            if row["name"] == "Hostname" and isinstance(row["value"], str):
+                self._trace.meta["host"] = row["value"][:200]
+        for row in self._rows("ThreadNames", ("nameId", "globalTid")):
+            name = self._text(row["nameId"])
+            if name and isinstance(row["globalTid"], int):
+                self._trace.name_thread(row["globalTid"] & _THREAD, name)
+        for row in self._rows("ANALYSIS_DETAILS", ("startTime", "stopTime")):
+            if isinstance(row["startTime"], int) and isinstance(row["stopTime"], int):
+                self._trace.see(row["startTime"], row["stopTime"])
+
+    def _gpus(self) -> None:
         wanted = (
             "uuid",
             "busLocation",
@@ -156,13 +169,6 @@ class _Export:
             if row["gpuId"] in gpus and isinstance(row["cudaId"], int):
                 number = row["cudaId"]
                 self._trace.devices[number] = gpus[row["gpuId"]]._replace(index=number, cuda_index=number)
-        for row in self._rows("ThreadNames", ("nameId", "globalTid")):
-            name = self._text(row["nameId"])
-            if name and isinstance(row["globalTid"], int):
-                self._trace.name_thread(row["globalTid"] & _THREAD, name)
-        for row in self._rows("ANALYSIS_DETAILS", ("startTime", "stopTime")):
-            if isinstance(row["startTime"], int) and isinstance(row["stopTime"], int):
-                self._trace.see(row["startTime"], row["stopTime"])
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
@@ -249,7 +255,7 @@ class _Export:
             self._trace.left_out["ranges without an end"] += 1
             return
         thread = row["globalTid"]
-        name = row["text"] if isinstance(row["text"], str) else self._text(row["textId"])
+        name = row["text"] if isinstance(row["text"], str) and row["text"] else self._text(row["textId"])
         if not isinstance(thread, int) or row["endGlobalTid"] not in (None, 0, thread):
             self._trace.left_out["ranges that end on another thread"] += 1
             return

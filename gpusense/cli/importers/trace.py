@@ -253,13 +253,16 @@ class Trace:
         session.take_work(pipeline.work)
         return session
 
+    def what_was_left_out(self) -> str:
+        """``"cpu_op events (40,506), …"``, the most first."""
+        return ", ".join(f"{what} ({count:,})" for what, count in self.left_out.most_common())
+
     def _said(self) -> list[str]:
         """What whoever reads a report has to know of where it is from."""
         waits = "" if self.knows_calls else "; waits of the host are not known, because its calls were not recorded"
         said = [f"imported from {self.tool}: no device samples{waits}; nothing is known of the time outside the trace"]
         if self.left_out:
-            counts = sorted(self.left_out.items(), key=lambda row: -row[1])
-            said.append("not carried: " + ", ".join(f"{count:,} {what}" for what, count in counts))
+            said.append(f"not carried: {self.what_was_left_out()}")
         return [*said, *self.notes]
 
 
