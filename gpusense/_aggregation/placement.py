@@ -284,7 +284,7 @@ class Placer:
             self.table.add(item)
         if self.recent is not None:
             self.recent.add(item)
-        if kind in ("kernel", "transfer") and getattr(item, "timing", "device") == "device":
+        if kind in ("kernel", "transfer", "memset") and getattr(item, "timing", "device") == "device":
             self._ledger.occupy_times(item.backend, item.device, kind == "kernel", [item.start_ns], [item.end_ns])
         wanted = keep_all or kind in ALWAYS_LISTED or duration >= self._threshold.effective_ns
         if wanted and (keep_all or self._threshold.spend()):

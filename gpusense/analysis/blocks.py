@@ -240,8 +240,11 @@ def why_unknown(session: Session, field: str) -> str:
     if field in ("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"):
         return _blind_because(session)
     if field in ("wait_ns", "host_ns"):
-        asked = "sync" in (session.meta.get("kinds") or ())
-        return _blind_because(session) if asked else "waits were not recorded; configure(kinds=('sync',)) records them"
+        if "sync" in (session.meta.get("kinds") or ()):
+            return _blind_because(session)
+        if "imported_from" in session.meta:
+            return "the imported trace has no calls of the host"
+        return "waits were not recorded; configure(kinds=('sync',)) records them"
     return ""
 
 

@@ -27,6 +27,8 @@ _WORTH_ALONE = 0.6
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
+#: Passes of a block that is known to be a step.
+_TOLD_LEAST = 3
 
 
 class Phase(NamedTuple):
@@ -142,6 +144,9 @@ class Program:
     def steps(self) -> Steps | None:
         """None where nothing repeats itself, or only what hardly matters."""
         found = None if self._loop is None else _steps(self._loop, "step")
+        told = self._told
+        if told is not None and (found is None or not _as_many(found, told.number + told.warm_up)):
+            return told
         if found is None or not self._matters(found):
             found = self._of_blocks()
             return found if found is not None and self._matters(found) else None
@@ -168,11 +173,20 @@ class Program:
         """What the program calls its steps, if one of its blocks is passed as often and holds most of the work."""
         total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
-            if abs(len(spans) - steps.number - steps.warm_up) <= 2 + steps.number // 50 and (
-                self._spent_in(path) >= _BLOCKS_HOLD * total
-            ):
+            if _as_many(steps, len(spans)) and self._spent_in(path) >= _BLOCKS_HOLD * total:
                 return path[-1]
         return "step"
+
+    @cached_property
+    def _told(self) -> Steps | None:
+        """Passes of the block that is a step by what recorded it: ``step_block`` of an imported session. Three are
+        enough, as many as a profiler's schedule often has, and too few to be found from launches."""
+        for path, spans in self._passes.items():
+            if path[-1] == self._session.meta.get("step_block") and len(spans) >= _TOLD_LEAST:
+                starts = array("q", [start for start, _ in spans])
+                found = _steps(Loop(0, starts, array("q", [*starts[1:], spans[-1][1]])), path[-1], _TOLD_LEAST - 1)
+                return found if found is not None and self._matters(found) else None
+        return None
 
     def _of_blocks(self) -> Steps | None:
         """Passes of the outermost repeated block that holds most of the work."""
@@ -200,7 +214,10 @@ class Program:
 
     @cached_property
     def news(self) -> set[int]:
-        """Rows of what had not run before with this size: compiled or tuned just then, perhaps."""
+        """Rows of what had not run before with this size: compiled or tuned just then, perhaps. Not known of another
+        tool's trace, which begins in the middle of a run."""
+        if "imported_from" in self._session.meta:
+            return set()
         work, firsts = self._work, dict[tuple[object, ...], int]()
         for number, row in self.rows.firsts(self._work.kind):
             one = work.kinds[number]
@@ -314,10 +331,14 @@ def _joined(
     )
 
 
-def _steps(loop: Loop, name: str) -> Steps | None:
+def _as_many(steps: Steps, passes: int) -> bool:
+    return abs(passes - steps.number - steps.warm_up) <= 2 + steps.number // 50
+
+
+def _steps(loop: Loop, name: str, least: int = LEAST) -> Steps | None:
     first, last = steady(loop)
     lengths = sorted(loop.lengths[first:last])
-    if len(lengths) < LEAST:
+    if len(lengths) < least:
         return None
     low, high = lengths[len(lengths) // 10], lengths[-1 - len(lengths) // 10]
     return Steps(

@@ -25,7 +25,8 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     if not reasons and session.meta.get("complete") is False:
         reasons = ["the program was killed or still runs, and nothing of it was written until then"]
     without = [NOT_USED if one.get("state") == "armed" else one.get("reason") for one in captures]
-    unused = not reasons and not live_ns and set(without) <= {NO_GPU, NOT_USED}
+    tool = session.meta.get("imported_from")
+    unused = not (tool or reasons or live_ns) and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
     title = "No GPU work was seen" if unused or session.records or session.aggregates else "Nothing was recorded"
     if live_ns:
@@ -33,6 +34,8 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     title += f": {reasons[0]}." if reasons else "."
     backends = session.meta.get("backends") or {}
     evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
+    if tool:
+        evidence = [f"The session is a trace of {tool}."]
     evidence += [f"Also: {reason}." for reason in reasons[1:]]
     if not reasons:
         evidence.append("The session gives no reason: the program may not have used a GPU.")
@@ -40,7 +43,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         "nothing_seen",
         title,
         () if unused else tuple(evidence),
-        "" if unused else _advice(reasons, _DOCTOR),
+        "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR),
         "high" if reasons else "medium",
     )
 
@@ -55,6 +58,9 @@ _ADVICE = {
     "leaves out": "Change that setting.",
     "killed": "Let the program end, or end it with SIGTERM: then the file is complete.",
 }
+_OF_THE_TOOL = (
+    "Let that tool record the GPU, too: ProfilerActivity.CUDA in torch.profiler, nsys profile --trace=cuda,nvtx."
+)
 _DOCTOR = "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing."
 
 

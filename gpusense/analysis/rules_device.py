@@ -242,6 +242,10 @@ def _shares(view: View, names: Sequence[str]) -> list[str]:
     ]
 
 
+#: The first compute capability whose tensor cores take single precision.
+_TF32 = (8, 0)
+
+
 def fp32_math(facts: Facts) -> Iterator[Finding]:
     """Products in single precision where tensor cores lie idle."""
     for view in facts.views:
@@ -254,7 +258,9 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
             and "gemv" not in name  # bound by memory: tensor cores would not help
         ]
         spent = sum(ns for _, ns in rows)
-        if view.share(spent) < _MUCH:
+        device = device_of(facts.session.devices, view.key[0], view.device)
+        generation = (device.compute_capability or _TF32 if device is not None else _TF32)[0]
+        if view.share(spent) < _MUCH or generation < 7:  # Volta is the first with tensor cores
             continue
         yield finding(
             view,
@@ -263,7 +269,9 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
             f"{view.text} multiplies in single precision without tensor cores for {_time_text(view, spent)}.",
             _shares(view, [name for name, _ in rows]),
             "Allow TF32 (torch.set_float32_matmul_precision('high')), or use bfloat16 (torch.autocast): tensor cores "
-            "are several times as fast.",
+            "are several times as fast."
+            if generation >= _TF32[0]
+            else "Use float16 (torch.autocast with torch.amp.GradScaler): this device's tensor cores have no TF32.",
             where=view.label(rows[0][0]),
         )
 

@@ -16,7 +16,9 @@ _MOST = 500_000
 _OPEN = 1 << 63  # the end of what has none
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
+    """A block, as long as it is open."""
+
     start_ns: int
     end_ns: int
     block_id: int
@@ -27,14 +29,14 @@ class CallPlaces:
     """Blocks as they come; a listener of a tracer, too."""
 
     def __init__(self) -> None:
-        self._spans: dict[int, dict[int, _Span]] = {}
+        self._spans: dict[int, dict[int, Span]] = {}
         self._count = 0
-        self._known: dict[int, tuple[list[int], list[_Span | None]]] = {}
+        self._known: dict[int, tuple[list[int], list[Span | None]]] = {}
 
     def block_opened(self, block: Any) -> None:
         if block.recorded and self._count < _MOST:
             self._count += 1
-            span = _Span(block.start_ns, _OPEN, block.block_id, block.path)
+            span = Span(block.start_ns, _OPEN, block.block_id, block.path)
             self._spans.setdefault(threads.system_id(), {})[block.block_id] = span
             self._known = {}
 
@@ -50,7 +52,7 @@ class CallPlaces:
         for block in blocks:
             native = native_ids.get(block.thread)
             if native is not None:
-                span = _Span(block.start_ns, block.end_ns, block.block_id, block.path)
+                span = Span(block.start_ns, block.end_ns, block.block_id, block.path)
                 self._spans.setdefault(native, {})[block.block_id] = span
         self._known = {}
 
@@ -58,11 +60,12 @@ class CallPlaces:
         """``calls`` with their blocks, as far as these are known by now."""
         found = []
         for call in calls:
-            span = self._at(call.thread, call.start_ns) if call.thread is not None else None
+            span = self.at(call.thread, call.start_ns) if call.thread is not None else None
             found.append(call if span is None else call._replace(block_id=span.block_id, path=span.path))
         return found
 
-    def _at(self, thread: int, time_ns: int) -> _Span | None:
+    def at(self, thread: int, time_ns: int) -> Span | None:
+        """The innermost block of a thread at a moment, as far as it is known by now."""
         known = self._known  # another one once a block begins or ends
         if thread not in known:
             known[thread] = _innermost(list(self._spans.get(thread, {}).values()))
@@ -71,15 +74,15 @@ class CallPlaces:
         return spans[place - 1] if place else None
 
 
-def _innermost(spans: list[_Span]) -> tuple[list[int], list[_Span | None]]:
+def _innermost(spans: list[Span]) -> tuple[list[int], list[Span | None]]:
     """Moments at which the innermost block changes, and which it is from then on."""
     moments = sorted({time for span in spans for time in (span.start_ns, span.end_ns)})
     waiting = sorted(spans, key=attrgetter("start_ns", "block_id"))
     waiting.reverse()
-    now: list[_Span] = []  # the last of them is open; of those before it some may have ended
+    now: list[Span] = []  # the last of them is open; of those before it some may have ended
     ends: list[int] = []  # of those that are open, in order
     overlap_ns = 0  # until then one is open that began before another and ends before it
-    found: list[_Span | None] = []
+    found: list[Span | None] = []
     for moment in moments:
         del ends[: bisect_right(ends, moment)]
         while waiting and waiting[-1].start_ns <= moment:

@@ -15,7 +15,7 @@ from .._records.records import Syscall
 from .._runtime import package, threads
 from .._runtime.errors import GpuSenseError
 from ._call_places import CallPlaces
-from ._strace import Parser
+from .importers.strace import Parser
 
 #: Tells the command under strace where the trace is written; taken out of the environment at once.
 VARIABLE = "GPUSENSE_STRACE_FILE"

@@ -11,6 +11,8 @@ from ._arguments import seconds
 from .dashboard import dashboard
 from .dashboard import screen as _terminal
 from .dashboard.frame import HISTORY_S
+from .dashboard.processes import Host
+from .dashboard.view import View
 
 if TYPE_CHECKING:
     from ..monitor import Monitor
@@ -25,7 +27,8 @@ _BESIDE_S, _BESIDE_SLOW_S = 2.0, 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "Keys: q quits, p or space pauses, tab and the arrows choose the GPU; in a replay left and right move in time. "
+        "Keys: h lists them all; q quits, p pauses, tab and the arrows choose the GPU, t and a show the processes and "
+        "the curves of all, s and / sort and filter processes; in a replay left and right move in time. "
         "Without a terminal to draw on, one sample is printed; gpusense monitor follows as plain lines."
     )
     parser.add_argument("--once", action="store_true", help="print one sample of every device and end")
@@ -63,10 +66,10 @@ def _live(args: argparse.Namespace) -> int:
     devices: Any = "visible" if args.device == ["visible"] else args.device
     if args.once or args.json or not _drawable():
         samples = monitor.snapshot(devices)
-        _print(args, samples, {} if samples else _absent())
+        _print(args, samples, {} if samples else _absent(), _host())
         return 0 if samples else 1
     with watching(args.interval, devices) as running, Focus(args.interval) as focus:
-        _draw(dashboard.Live(running, lambda: _sentences(_absent()), focus=focus.on), args)
+        _draw(dashboard.Live(running, lambda: _sentences(_absent()), focus=focus.on, host=_host()), args)
     return 0
 
 
@@ -127,6 +130,11 @@ class Focus:
             self._monitor.stop(0)
 
 
+def _host() -> Host | None:
+    """What looks at processes; None where the system has no files to look at."""
+    return Host() if sys.platform == "linux" else None
+
+
 def _absent() -> dict[str, str]:
     """Why this process finds no device: a reason a source."""
     from .. import monitor
@@ -143,7 +151,7 @@ def _replay(args: argparse.Namespace) -> int:
 
     feed = dashboard.Replay(load(args.replay))
     if args.once or args.json or not _drawable():
-        state = feed.at(feed.end_ns, dashboard.View())
+        state = feed.at(feed.end_ns, View())
         _print(args, state.latest, {} if state.latest else {"session": state.notes[0]})
         return 0
     _draw(feed, args)
@@ -162,12 +170,15 @@ def _draw(feed: dashboard.Feed, args: argparse.Namespace) -> None:
         pass
 
 
-def _print(args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str]) -> None:
+def _print(
+    args: argparse.Namespace, samples: tuple[GpuMetrics, ...], absent: dict[str, str], host: Host | None = None
+) -> None:
     if args.json:
         from .._records.json_codec import dumps, metrics_line
 
         print(dumps(metrics_line(samples, **({"unavailable": absent} if absent else {})), portable=True))
         return
     width, _ = _terminal.size(sys.stdout)
-    for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent)):
+    facts = None if host is None else dashboard.facts_of(host, samples)
+    for text in dashboard.once(samples, width, dashboard.theme_for(sys.stdout, args.ascii), _sentences(absent), facts):
         print(text)

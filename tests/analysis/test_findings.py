@@ -37,6 +37,7 @@ def test_nothing_seen_says_why():
         "CUDA was in use for 41.0 s and no GPU work was seen: another profiler (Proton) holds CUPTI."
     )
     assert "doctor" in found.fix
+    assert "ProfilerActivity" in verdict(session(end=MS, imported_from="torch.profiler")).fix
     dropped = verdict(session(end=MS, counters=Counters(dropped=12)))
     assert "12 records dropped by the driver" in dropped.title
     assert "gives no reason" in " ".join(verdict(session(end=MS)).evidence)
@@ -246,6 +247,18 @@ def test_first_calls_are_no_anomalies():
     run = training(20)
     unusual = [finding for finding in findings(run) if finding.kind == "anomalies"]
     assert all("sm90" in line for finding in unusual for line in finding.evidence)
+
+
+@pytest.mark.parametrize(
+    ("capability", "said"), [((9, 0), "TF32"), ((8, 0), "TF32"), ((7, 0), "float16"), ((6, 1), None), (None, "TF32")]
+)
+def test_single_precision_is_a_finding_where_tensor_cores_could_take_it(capability, said):
+    card = H100._replace(compute_capability=capability)
+    run = session(
+        *[kernel("volta_sgemm_64x64_tn", step * MS, step * MS + MS) for step in range(9)], devices=(card,), end=9 * MS
+    )
+    fixes = [finding.fix for finding in findings(run) if finding.kind == "fp32_math"]
+    assert [said in fix for fix in fixes] == ([True] if said else [])
 
 
 def test_small_copies():

@@ -123,3 +123,33 @@ def test_phases_cover_the_run_and_neither_names_nor_clocks_change_a_number(loop,
     other.meta["end_ns"] += shift
     told = [(one.kind, one.title, one.saving_ns, one.share) for one in ranked(facts)]
     assert told == [(one.kind, one.title, one.saving_ns, one.share) for one in ranked(Facts(other))]
+
+
+def imported(run, **meta):
+    run.meta.update(imported_from="torch.profiler", **meta)
+    return run
+
+
+def test_three_passes_are_steps_where_the_trace_says_so():
+    records, order = [], 1
+    for step in range(3):
+        began = step * 40 * MS
+        records.append(block(("ProfilerStep",), began, began + 39 * MS, number=1 + step))
+        for layer in range(6):  # alone, these would be the steps
+            for name in ("conv", "norm"):
+                at = began + layer * 6 * MS + (name == "norm") * 2 * MS
+                records.append(kernel(name, at, at + 2 * MS, correlation_id=order, path=("ProfilerStep",)))
+                order += 1
+    told = program(imported(session(*records), step_block="ProfilerStep"))
+    assert (told.steps.number, told.steps.name, told.steps.median_ns) == (3, "ProfilerStep", 40 * MS)
+    assert program(session(*records)).steps.number > 10
+
+
+def test_as_many_steps_as_passes_are_those_of_the_launches():
+    run = training(blocks=True)
+    assert program(imported(run, step_block="step")).steps == program(training(blocks=True)).steps
+
+
+def test_what_is_new_is_not_known_of_a_trace_that_begins_in_the_middle():
+    assert program(training()).news
+    assert not program(imported(training())).news

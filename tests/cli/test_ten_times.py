@@ -27,7 +27,8 @@ from gpusense._records.metrics import ProcessUsage
 from gpusense._records.records import BlockRecord, UnseenInterval
 from gpusense._runtime import package
 from gpusense.analysis import significance
-from gpusense.cli import _runs, _strace, import_, main, vendor
+from gpusense.cli import _runs, import_, main, vendor
+from gpusense.cli.importers import strace
 from gpusense.report import chrome, compare, json_stream, perfetto
 from gpusense.report.html import data, events, page
 from gpusense.session import Session, _replay, save
@@ -59,7 +60,7 @@ TABLES = (
     (compare, "_PAGE_ROWS", SIZE),
     (compare, "_PAGE_NAMES", SIZE),
     (significance, "_EXACT", 6),
-    (_strace, "DETAIL_LIMIT", SIZE),
+    (strace, "DETAIL_LIMIT", SIZE),
     (import_, "_AT_ONCE", SIZE),
     (import_, "_LONGEST_LINE", 100_000),
 )

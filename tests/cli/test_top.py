@@ -10,6 +10,7 @@ from gpusense._records.json_codec import metrics_from_dict
 from gpusense._records.records import Unavailable
 from gpusense.cli import top
 from gpusense.cli.dashboard import dashboard
+from gpusense.cli.dashboard.view import View
 from gpusense.session import _format
 from gpusense.session._writer import Writer
 
@@ -168,13 +169,13 @@ def test_the_picture_has_the_samples_of_both_monitors_each_once():
     with top.watching(0.5, source=source, clock=clock) as running, top.Focus(0.5, source=source, clock=clock) as focus:
         feed = dashboard.Live(running, clock=clock.monotonic_ns, focus=focus.on)
         clock.advance(4)
-        assert len(feed.state(dashboard.View(selected=1)).history) == 5
+        assert len(feed.state(View(selected=1)).history) == 5
         clock.advance(2.5)
         source.set(1, {"utilization.gpu_percent": 2.0})
         clock.advance(0.5)
         source.set(1, {"utilization.gpu_percent": 3.0})
         clock.advance(0.5)  # a half second, where only the closer look has one
-        state = feed.state(dashboard.View(selected=1))
+        state = feed.state(View(selected=1))
         times = [sample.monotonic_ns / SECOND for sample in state.history]
         assert times == [0, 1, 2, 3, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5]
         assert state.latest[1].utilization.gpu_percent == 3

@@ -3,27 +3,20 @@
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ..._records.metrics import GpuMetrics
 from ..._runtime.text import mib_number
-from .frame import HISTORY_S, State, frame
-from .graphs import Graphs
+from .frame import HISTORY_S, Kept, State, frame, picture
 from .paint import Theme
+from .processes import Facts, Host
+from .view import SEEK_S, View, press
 
 if TYPE_CHECKING:
     from ...session import Session
 
 _SECOND = 1_000_000_000
-_SEEK_S = 5
-
-
-class View(NamedTuple):
-    """What the user chose: which device, and whether time stands still."""
-
-    selected: int = 0
-    paused: bool = False
 
 
 class Feed(Protocol):
@@ -40,7 +33,7 @@ class Live:
     """The samples of a running monitor (anything with ``latest()`` and ``history(seconds, device)``).
 
     ``absent()`` gives the sentences that explain an empty list of devices. ``focus(index)`` is called with the device
-    that is shown in full, and may answer with a monitor that knows more of it.
+    that is shown in full, and may answer with a monitor that knows more of it. ``host`` looks at processes.
     """
 
     def __init__(
@@ -49,8 +42,10 @@ class Live:
         absent: Callable[[], tuple[str, ...]] = tuple,
         clock: Callable[[], int] = time.monotonic_ns,
         focus: Callable[[int], Any] | None = None,
+        host: Host | None = None,
     ) -> None:
         self._monitor = monitor
+        self._host = host
         self._focus = focus
         self._absent = absent
         self._clock = clock
@@ -62,7 +57,7 @@ class Live:
         if not latest:
             if self._reasons is None and problem is None:
                 self._reasons = self._absent()
-            return State(notes=(problem,) if problem else self._reasons or (), keys="q quit")
+            return State(notes=(problem,) if problem else self._reasons or (), keys=_keys(latest), view=view)
         selected = view.selected % len(latest)
         device = latest[selected].device
         history: tuple[GpuMetrics, ...] = tuple(self._monitor.history(HISTORY_S, device))
@@ -71,7 +66,23 @@ class Live:
             history, newest = _joined(history, tuple(closer.history(HISTORY_S))), closer.latest()
             if newest and newest[0].monotonic_ns >= latest[selected].monotonic_ns:
                 latest = (*latest[:selected], newest[0], *latest[selected + 1 :])
-        return State(latest, history, selected, self._clock(), notes=(problem,) if problem else (), keys=_keys(latest))
+        watched = latest if view.page == "processes" else (latest[selected],)
+        return State(
+            latest,
+            history,
+            selected,
+            self._clock(),
+            notes=(problem,) if problem else (),
+            keys=_keys(latest),
+            view=view,
+            histories=[
+                history if place == selected else tuple(self._monitor.history(HISTORY_S, sample.device))
+                for place, sample in enumerate(latest)
+            ]
+            if view.page == "curves"
+            else (),
+            facts=None if self._host is None else facts_of(self._host, watched),
+        )
 
     def seek(self, seconds: float) -> bool:
         return False
@@ -88,8 +99,10 @@ class Replay:
             on_wall = sample._replace(monotonic_ns=sample.time_ns)
             devices.setdefault(device.uuid or device.pci_bus_id or device.index, []).append(on_wall)
         self._devices = list(devices.values())
-        self.start_ns = min((samples[0].time_ns for samples in self._devices), default=0)
-        self.end_ns = max((samples[-1].time_ns for samples in self._devices), default=0)
+        # As long as the run, which its samples may not fill.
+        meta = session.meta
+        self.start_ns = min([samples[0].time_ns for samples in self._devices] + _known(meta.get("start_ns")), default=0)
+        self.end_ns = max([samples[-1].time_ns for samples in self._devices] + _known(meta.get("end_ns")), default=0)
         self._live = _live_allocations(session)
         self._clock = clock
         self._position_ns = self.start_ns
@@ -106,22 +119,25 @@ class Replay:
         """What the dashboard showed at a moment of the recording."""
         if not self._devices:
             note = "the session holds no device metrics: record it where gpusense monitor finds a device"
-            return State(title="gpusense top, replay", notes=(note,), keys="q quit")
+            return State(title="gpusense top, replay", notes=(note,), keys=_keys(()), view=view)
         ends = [max(bisect_right(samples, time_ns, key=_time), 1) for samples in self._devices]
         latest = tuple(samples[end - 1] for samples, end in zip(self._devices, ends, strict=True))
         selected = view.selected % len(latest)
-        mine, end = self._devices[selected], ends[selected]
-        history = mine[bisect_right(mine, time_ns - HISTORY_S * _SECOND, key=_time) : end]
+        histories = [
+            samples[bisect_right(samples, time_ns - HISTORY_S * _SECOND, key=_time) : end]
+            for samples, end in zip(self._devices, ends, strict=True)
+        ]
         at = _position((time_ns - self.start_ns) / _SECOND, (self.end_ns - self.start_ns) / _SECOND)
         return State(
             latest,
-            history,
+            histories[selected],
             selected,
             time_ns,
             f"gpusense top, replay {at}",
-            view.paused,
-            keys=f"{_keys(latest)}  left/right {_SEEK_S} s",
+            keys=(*_keys(latest), f"left/right {SEEK_S} s"),
             allocations=self._allocated(time_ns),
+            view=view,
+            histories=histories,
         )
 
     def seek(self, seconds: float) -> bool:
@@ -142,8 +158,17 @@ def _position(done_s: float, whole_s: float) -> str:
     """Where a replay stands, as finely as its length asks for."""
     if not whole_s:
         return "of one moment"
-    digits = 0 if whole_s >= 10 else 1 if whole_s >= 1 else 3
+    digits = 0 if whole_s >= 10 else 1 if whole_s >= 1 else 2 if whole_s >= 0.1 else 4
     return f"{done_s:.{digits}f} s of {whole_s:.{digits}f} s"
+
+
+def _known(time_ns: int | None) -> list[int]:
+    return [time_ns] if time_ns else []
+
+
+def facts_of(host: Host, samples: Iterable[GpuMetrics]) -> Mapping[int, Facts]:
+    """What this host knows of the processes on devices: of those whose pid is one of ours."""
+    return host.facts(usage.pid for sample in samples for usage in sample.processes or () if usage.visible)
 
 
 def _joined(before: tuple[GpuMetrics, ...], after: tuple[GpuMetrics, ...]) -> tuple[GpuMetrics, ...]:
@@ -176,31 +201,18 @@ def _live_allocations(session: "Session") -> list[tuple[int, int, int]]:
     return rows
 
 
-def _keys(latest: Sequence[GpuMetrics]) -> str:
-    return "q quit  p pause" + ("  tab next GPU" if len(latest) > 1 else "")
-
-
-def press(key: str, view: View, feed: Feed) -> View | None:
-    """The view after a key; None to end."""
-    if key in ("q", "Q"):
-        return None
-    if key in ("p", "P", " "):
-        return view._replace(paused=not view.paused)
-    if key in ("tab", "down", "j"):
-        return view._replace(selected=view.selected + 1)
-    if key in ("shift-tab", "up", "k"):
-        return view._replace(selected=view.selected - 1)
-    if key in ("left", "right"):
-        step = 1 if key == "right" else -1
-        return view if feed.seek(step * _SEEK_S) else view._replace(selected=view.selected + step)
-    return view
+def _keys(latest: Sequence[GpuMetrics]) -> tuple[str, ...]:
+    if not latest:
+        return ("q quit", "h keys")
+    gpus = ("tab next GPU", "a curves") if len(latest) > 1 else ()
+    return ("q quit", "h keys", "p pause", *gpus, "t processes", "s sort", "/ filter")
 
 
 def run(
     feed: Feed, screen: Any, theme: Theme, interval: float = 0.5, clock: Callable[[], float] = time.monotonic
 ) -> None:
     """Draws until the user quits. A key or a resize redraws at once, without taking new samples while paused."""
-    view, graphs = View(), Graphs()
+    view, graphs = View(), Kept()
     frozen: State | None = None
     due = clock()
     while True:
@@ -210,7 +222,8 @@ def run(
             state = feed.state(view)
         frozen = state
         width, height = screen.size()
-        screen.draw(frame(state._replace(paused=view.paused), width, height, theme, graphs))
+        lines, view = picture(state, width, height, theme, graphs)
+        screen.draw(lines)
         now = clock()
         if now >= due:
             due += interval * (int((now - due) / interval) + 1)
@@ -226,19 +239,26 @@ def run(
 
 
 def _frozen(state: State, view: View) -> State:
-    """The last picture while paused; another device shows its last sample, without a graph."""
+    """The last picture while paused, looked at otherwise; another device shows its last sample, without a graph."""
+    state = state._replace(view=view)
     if not state.latest or view.selected % len(state.latest) == state.selected:
         return state
     return state._replace(selected=view.selected % len(state.latest), history=())
 
 
-def once(samples: Sequence[GpuMetrics], width: int, theme: Theme, notes: tuple[str, ...] = ()) -> list[str]:
+def once(
+    samples: Sequence[GpuMetrics],
+    width: int,
+    theme: Theme,
+    notes: tuple[str, ...] = (),
+    facts: Mapping[int, Facts] | None = None,
+) -> list[str]:
     """Every device in full, one below the other, for a pipe or a glance."""
     if not samples:
-        return _trimmed(frame(State(notes=notes, keys=""), width, 1000, theme))
+        return _trimmed(frame(State(notes=notes, keys=()), width, 1000, theme))
     lines = frame(State(tuple(samples)), width, 1, theme)  # the title alone
     for sample in samples:
-        lines += _trimmed(frame(State((sample,), keys=""), width, 1000, theme))[1:]
+        lines += _trimmed(frame(State((sample,), keys=(), facts=facts), width, 1000, theme))[1:]
     return lines
 
 
@@ -249,10 +269,13 @@ def _trimmed(lines: list[str]) -> list[str]:
 
 
 def theme_for(out: TextIO, in_ascii: bool = False) -> Theme:
-    """Colour where ``out`` is a terminal that has it and NO_COLOR is not set; ASCII where its encoding lacks blocks."""
+    """Colour where ``out`` is a terminal that has it and NO_COLOR is not set; ASCII where its encoding lacks blocks,
+    and under ``LC_ALL=C``, which Python takes for UTF-8.
+    """
     terminal = out.isatty() and os.environ.get("TERM") != "dumb"
+    in_ascii = in_ascii or os.environ.get("LC_ALL") in ("C", "POSIX")
     try:
-        "█▏⣿─▶°·×–".encode(getattr(out, "encoding", None) or "ascii")
+        "█▏⣿─▶▲▼°·×–…".encode(getattr(out, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         in_ascii = True
     return Theme(color=terminal and not os.environ.get("NO_COLOR"), ascii=in_ascii)

@@ -1,6 +1,6 @@
 """Draws the dashboard: ``frame(state, width, height, theme)`` gives the lines of one screen. No terminal, no clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..._records.metrics import (
@@ -11,7 +11,6 @@ from ..._records.metrics import (
     Memory,
     Pcie,
     Power,
-    ProcessUsage,
     Thermal,
     Utilization,
 )
@@ -30,44 +29,126 @@ from .paint import (
     paint,
     paint_fitting,
     paint_run,
+    shortened,
     whole_percent_text,
 )
+from .processes import Facts
+from .table import Row, chosen, rows, table
+from .view import HELP, View
 
 #: How far back the graphs reach.
 HISTORY_S = 60
 _LABEL = 7  # cells of the word before a line
+_CURVE = 11  # cells of device and load before a curve of one line
 
 
 class State(NamedTuple):
-    """What there is to draw. ``history`` holds samples of the selected device, oldest first."""
+    """What there is to draw. ``histories`` holds samples, oldest first, of the devices that are drawn as curves."""
 
     latest: tuple[GpuMetrics, ...] = ()
-    history: Sequence[GpuMetrics] = ()
+    history: Sequence[GpuMetrics] = ()  # of the selected device
     selected: int = 0  # place in ``latest``
     now_ns: int = 0  # right edge of the graphs, on the samples' monotonic clock
     title: str = "gpusense top"
-    paused: bool = False
     notes: tuple[str, ...] = ()  # why there is nothing to draw, or what went wrong
-    keys: str = "q quit  p pause  tab next GPU"
+    keys: tuple[str, ...] = ("q quit", "h keys", "p pause", "tab next GPU")
     allocations: str | None = None  # of a recorded session
+    view: View = View()
+    histories: Sequence[Sequence[GpuMetrics]] = ()  # of every device, for its curves
+    facts: Mapping[int, Facts] | None = None  # of processes on this host; None: nothing is to be known
 
 
-def frame(state: State, width: int, height: int, theme: Theme, graphs: Graphs | None = None) -> list[str]:
-    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first.
+class Picture(NamedTuple):
+    """The lines of a screen, and the view with no more scrolled than there is to scroll."""
+
+    lines: list[str]
+    view: View
+
+
+class _Rest(NamedTuple):
+    """What there was no room for."""
+
+    gpus: int = 0
+    above: int = 0  # processes, or lines of the overlay
+    processes: int = 0
+    lines: int = 0
+    columns: int = 0
+
+    def text(self, width: int) -> str:
+        """In whole words where they fit; empty where nothing is missing."""
+        known = [(count, name) for count, name in zip(self, self._fields, strict=True) if count]
+        long = "  ".join(f"+{count:,} {_ONE[name] if count == 1 else _MANY[name]}" for count, name in known)
+        return long if cells(long) <= width else " ".join(f"+{count}{_ONE[name][0].upper()}" for count, name in known)
+
+
+_MANY = {"gpus": "GPUs", "above": "above", "processes": "processes", "lines": "lines", "columns": "columns"}
+_ONE = {"gpus": "GPU", "above": "above", "processes": "process", "lines": "line", "columns": "column"}
+
+
+class _Body(NamedTuple):
+    lines: list[str]
+    rest: _Rest = _Rest()
+    first: int = 0  # process or line at the top, of those that scroll
+    listed: int = 0  # processes that the filter leaves
+    of: int = 0  # all of them
+
+
+def frame(state: State, width: int, height: int, theme: Theme, graphs: "Kept | None" = None) -> list[str]:
+    """The lines of :func:`picture`."""
+    return picture(state, width, height, theme, graphs).lines
+
+
+def picture(state: State, width: int, height: int, theme: Theme, graphs: "Kept | None" = None) -> Picture:
+    """At most ``height`` lines of at most ``width`` cells; what has no room is left out, least important first, and
+    counted in the last line.
 
     ``graphs``, passed again for the next picture, keeps what was drawn.
     """
     width, height = max(width, 1), max(height, 1)
-    lines = [_title(state, width, theme)]
-    if state.latest:
-        lines += _body(state, width, height - 2, theme, graphs or Graphs())
-    else:
-        lines += _nothing(state, width, theme)
-    lines = lines[: max(height - 1, 1)]
+    room = height - 2
+    kept = graphs if graphs is not None else {}
+    body = _body(state, width, room, theme, kept)
+    foot = [_foot(state, body, width, theme)]
+    if width < _ONE_LINE and (rest := body.rest.text(width)) and room > 1:
+        body = _body(state, width, room - 1, theme, kept)
+        rest = body.rest.text(width)
+        foot = [_plain_line(rest, "dim", width, theme), *foot]
+    lines = [_title(state, width, theme), *body.lines]
+    lines = lines[: max(height - len(foot), 1)]
     if height > 2:
-        lines += [""] * (height - 1 - len(lines))
-        lines.append(_plain_line(state.keys, "dim", width, theme))
-    return lines[:height]
+        lines += [""] * (height - len(foot) - len(lines))
+        lines += foot
+    if state.view.help is not None:
+        return Picture(lines[:height], state.view._replace(help=body.first))
+    return Picture(lines[:height], state.view._replace(first=body.first))
+
+
+#: Terminals of fewer columns have what is missing in a line of its own, above the keys.
+_ONE_LINE = 48
+
+
+def _foot(state: State, body: _Body, width: int, theme: Theme) -> str:
+    """The keys as far as they fit, and at the right what is missing."""
+    view = state.view
+    if view.typing is not None:
+        words = shortened(view.words[-width:], max(width - 9, 1))
+        return paint([("filter: ", "accent"), (f"{words}_", "title")], width, theme)
+    rest = body.rest.text(width - 16) if width >= _ONE_LINE else ""
+    left = width - (cells(rest) + 2 if rest else 0)
+    if view.words:
+        keys = (
+            f'"{measurable(view.words)}": {count_text(body.listed, "process", "processes")} of {body.of}  Esc drops it'
+        )
+    else:
+        keys = ""
+        for key in state.keys:
+            if cells(keys) + 2 + cells(key) > left and keys:
+                break
+            keys += ("  " if keys else "") + key
+    if not rest:
+        return _plain_line(keys, "dim", width, theme)
+    keys = shortened(keys, left)
+    return _plain_line(keys + " " * (width - cells(keys) - cells(rest)) + rest, "dim", width, theme)
 
 
 def band(metrics: GpuMetrics) -> str | None:
@@ -96,10 +177,14 @@ def _plain_line(text: str, style: str, width: int, theme: Theme) -> str:
 
 
 def _title(state: State, width: int, theme: Theme) -> str:
-    words = [state.title, count_text(len(state.latest), "GPU")]
-    if state.paused:
-        words.append("paused")
-    return paint([(theme.dot.join(words), "title")], width, theme)
+    """Where it does not fit, first the program's name goes."""
+    words = ["paused"] if state.view.paused else []
+    words.append(count_text(len(state.latest), "GPU"))
+    title = state.title
+    for beginning in ("gpusense ", "top, ", "top", "replay "):
+        if cells(theme.dot.join([title, *words])) > width:
+            title = title.removeprefix(beginning)
+    return paint([(theme.dot.join(filter(None, [title, *words])), "title")], width, theme)
 
 
 def _nothing(state: State, width: int, theme: Theme) -> list[str]:
@@ -120,50 +205,109 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [*lines, line] if line else lines
 
 
-def _body(state: State, width: int, height: int, theme: Theme, graphs: Graphs) -> list[str]:
+def _body(state: State, width: int, room: int, theme: Theme, graphs: "Kept") -> _Body:
+    """At most ``room`` lines."""
+    view = state.view
+    if view.help is not None:
+        return _help(view.help, width, room, theme)
+    if not state.latest:
+        return _Body(_nothing(state, width, theme))
+    if view.page == "curves":
+        return _curves(state, width, room, theme, graphs)
+    if view.page == "processes":
+        return _listed(state, width, room, theme)
+    return _page(state, width, room, theme, graphs)
+
+
+def _help(first: int, width: int, room: int, theme: Theme) -> _Body:
+    keys = max(cells(key) for key, _ in HELP) + 2 if width >= 60 else 0
+    lines = []
+    for key, does in HELP:
+        if keys:
+            lines.append(paint([(f"{key:<{keys}}", "accent"), (does, "")], width, theme))
+        else:
+            lines += [_plain_line(text, "", width, theme) for text in _wrapped(f"{key}: {does}", width)]
+    first = max(min(first, len(lines) - room), 0)
+    shown = lines[first : first + max(room, 0)]
+    return _Body(shown, _Rest(above=first, lines=len(lines) - len(shown) - first), first)
+
+
+def _page(state: State, width: int, room: int, theme: Theme, graphs: "Kept") -> _Body:
+    """Every device in a line, and one of them in full, with the processes on it."""
+    view = state.view
     selected = min(state.selected, len(state.latest) - 1)
     metrics = state.latest[selected]
     lines: list[str] = []
-    if len(state.latest) > 1:
-        lines += _overview(state.latest, selected, width, max(min(len(state.latest), height // 3), 1), theme)
-    lines.append(_heading(metrics.device, width, theme))
-    lines += [_plain_line(note, "warm", width, theme) for note in state.notes]
+    gpus = columns = 0
+    if len(state.latest) > 1 and view.page != "device":
+        lines, gpus, columns = _overview(state.latest, selected, width, room, theme)
+    above = [_heading(metrics.device, width, theme)]
+    above += [_plain_line(note, "warm", width, theme) for note in state.notes]
     if metrics.state != "ok":
-        lines.append(_plain_line(_trouble(metrics), "warm", width, theme))
+        above.append(_plain_line(_trouble(metrics), "warm", width, theme))
     core, beside = _core(metrics, width, theme), _details(metrics, state.allocations, width, theme)
-    room = height - len(lines) - len(core)
-    shown = beside[: max(room, 0)]
-    lines += core + shown
-    room -= len(shown)
-    users = metrics.processes
-    few = 0 if users is None else min(len(users) + 1, 6)
-    drawn = _graphs(state, metrics, width, min(max(room - few, 0), 16), theme, graphs)
+    users = _rows(state, (metrics,))
+    left = room - len(lines)
+    if left <= len(above):  # no heading stands alone
+        hidden = _graphs(state, metrics, width, 0, theme, graphs)[1] + (0 if left else len(above) - 1)
+        return _Body(lines, _Rest(gpus, 0, len(users), hidden + len(core) + len(beside), columns), listed=len(users))
+    lines += above
+    left -= len(above)
+    few = 0 if metrics.processes is None else min(len(users) + 1, 6)
+    shown = (core + beside)[: max(left - few, min(left, len(core)))]
+    lines += shown
+    left -= len(shown)
+    few = min(few, left) if left > 1 or not users else 0
+    drawn, curves = _graphs(state, metrics, width, min(left - few, 16), theme, graphs)
     lines += drawn
-    lines += _processes(users, room - len(drawn), width, theme)
-    return lines
+    below = _processes(state, users, left - len(drawn), width, theme, several=False)
+    rest = _Rest(
+        gpus,
+        below.first,
+        len(users) - below.listed - below.first,
+        len(core) + len(beside) - len(shown) + curves,
+        columns + below.rest.columns,
+    )
+    return _Body([*lines, *below.lines], rest, below.first, len(users), len(metrics.processes or ()))
+
+
+def _listed(state: State, width: int, room: int, theme: Theme) -> _Body:
+    """The processes of all devices."""
+    users = _rows(state, state.latest)
+    found = _processes(state, users, room, width, theme, several=len(state.latest) > 1)
+    rest = _Rest(0, found.first, len(users) - found.listed - found.first, 0, found.rest.columns)
+    return _Body(found.lines, rest, found.first, len(users), sum(len(one.processes or ()) for one in state.latest))
 
 
 def _trouble(metrics: GpuMetrics) -> str:
     return metrics.reasons[0][1] if metrics.reasons else metrics.state
 
 
-def _overview(latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: int, theme: Theme) -> list[str]:
-    """One row a device, scrolled so that the selected one shows; the last row says how many there are no rows for."""
-    hidden = 0
-    if len(latest) > rows > 1:
-        rows -= 1
-        hidden = len(latest) - rows
-    first = min(max(selected - rows + 1, 0), max(len(latest) - rows, 0))
-    names = min(max([cells(m.device.name) for m in latest]), max(width - 52, 0))
-    lines = []
-    for place in range(first, min(first + rows, len(latest))):
-        metrics = latest[place]
-        head = _overview_head(place == selected, metrics.device, names, theme)
-        if metrics.state != "ok":
-            lines.append(paint([*head, (metrics.state, "warm")], width, theme))
-            continue
-        lines.append(paint([*head, *_overview_values(metrics, width, theme)], width, theme))
-    return [*lines, _more(hidden, "GPUs", width, theme)] if hidden else lines
+def _overview(
+    latest: tuple[GpuMetrics, ...], selected: int, width: int, rows: int, theme: Theme
+) -> tuple[list[str], int, int]:
+    """One line a device, scrolled so that the selected one shows; the devices and columns there was no room for."""
+    shown = min(len(latest), max(rows, 1))
+    first = min(max(selected - shown + 1, 0), len(latest) - shown)
+    names = _names(latest, width)
+    drawn = [
+        _overview_line(latest[place], place == selected, width, names, theme) for place in range(first, first + shown)
+    ]
+    return [line for line, _ in drawn], len(latest) - shown, max(missing for _, missing in drawn)
+
+
+def _names(latest: tuple[GpuMetrics, ...], width: int) -> int:
+    """Cells for the names of devices."""
+    return min(max([cells(measurable(metrics.device.name)) for metrics in latest]), max(width - 61, 0))
+
+
+def _overview_line(metrics: GpuMetrics, marked: bool, width: int, names: int, theme: Theme) -> tuple[str, int]:
+    """A device in one line, and how many columns it has no room for."""
+    head = _overview_head(marked, metrics.device, names, theme)
+    if metrics.state != "ok":
+        return paint([*head, (metrics.state, "warm")], width, theme), 0
+    values, missing = _overview_values(metrics, width, width - sum(cells(text) for text, _ in head), theme)
+    return paint([*head, *values], width, theme), missing
 
 
 def _overview_head(selected: bool, device: DeviceInfo, names: int, theme: Theme) -> tuple[Segment, ...]:
@@ -172,20 +316,29 @@ def _overview_head(selected: bool, device: DeviceInfo, names: int, theme: Theme)
     return (head, (pad(device.name, names) + " ", "")) if names >= 4 else (head,)
 
 
-def _overview_values(metrics: GpuMetrics, width: int, theme: Theme) -> Line:
+def _overview_values(metrics: GpuMetrics, width: int, room: int, theme: Theme) -> tuple[Line, int]:
+    """Those that have room, most wanted first, and how many have none."""
     busy, memory, celsius = metrics.utilization.gpu_percent, metrics.memory, metrics.thermal.gpu_celsius
-    watts = metrics.power.draw_watts
+    watts, users = metrics.power.draw_watts, metrics.processes
     small = max(min(width // 10, 12), 0) if width >= 60 else 0
     load = load_style(busy)
     used = _percent_of(memory.used_bytes, memory.total_bytes)
     heat = theme.none if celsius is None else f"{celsius:.0f}{theme.degree}"
-    return [
-        (f"{whole_percent_text(busy, theme):>5} ", load),
-        (bar(_share(busy), small, theme), load),
-        (f" {_memory_text(memory, theme):>15}", load_style(used)),
+    columns = (
+        (f"{_memory_text(memory, theme):>16}", load_style(used)),
         (f"{heat:>7}", _BAND_STYLES.get(band(metrics) or "", "dim")),
         (f"{theme.none if watts is None else f'{watts:.0f} W':>7}", "dim" if watts is None else ""),
-    ]
+        (f"{theme.none if users is None else f'{len(users)} proc':>9}", "dim"),
+    )
+    line: Line = [(f"{whole_percent_text(busy, theme):>5}", load)]
+    if small:
+        line.append((" " + bar(_share(busy), small, theme), load))
+    left = room - sum(cells(text) for text, _ in line)
+    for text, style in columns:
+        if cells(text) <= left:
+            left -= cells(text)
+            line.append((text, style))
+    return line, len(columns) + 1 + bool(small) - len(line)
 
 
 def _heading(device: DeviceInfo, width: int, theme: Theme) -> str:
@@ -290,9 +443,11 @@ def _text_row(label: str, words: list[str], alarms: list[str], width: int, theme
     alarm = "held back: " + ", ".join(alarms) if alarms else ""
     room = width - _LABEL - (min(cells(alarm), width // 2) + 3 if alarm else 0)
     kept = list(words)
-    while len(kept) > 1 and cells(theme.dot.join(kept)) > room:
+    while len(kept) > 1 and cells(theme.dot.join(kept)) > room - (3 if len(kept) < len(words) else 0):
         kept.pop()
     line.append((theme.dot.join(kept) or theme.none, "" if kept else "dim"))
+    if len(kept) < len(words):
+        line.append((f" +{len(words) - len(kept)}", "dim"))
     if alarm:
         line += [(theme.dot, "dim"), (alarm, "warm")]
     return paint(line, width, theme)
@@ -400,40 +555,65 @@ def _health_row(health: Health, replays: int | None, width: int, theme: Theme) -
     return _text_row("health", words, [], width, theme) if words else None
 
 
-def _processes(users: tuple[ProcessUsage, ...] | None, room: int, width: int, theme: Theme) -> list[str]:
-    """The rows that there is room for; the last says how many more there are."""
-    if users is None or room < 1:
-        return []
+def _rows(state: State, samples: Sequence[GpuMetrics]) -> list[Row]:
+    """The processes on the devices of ``samples`` that the user wants to see, in the order wanted."""
+    view = state.view
+    return chosen(rows(samples, state.facts or {}), view.words, view.sort, view.reverse)
+
+
+def _processes(state: State, users: list[Row], room: int, width: int, theme: Theme, *, several: bool) -> _Body:
+    """The rows that there is room for; ``listed`` counts them."""
+    view = state.view
+    samples = state.latest if several else (state.latest[min(state.selected, len(state.latest) - 1)],)
+    if room < 1 or all(sample.processes is None for sample in samples):
+        if room < 1 or view.page != "processes":
+            return _Body([])
+        return _Body([_plain_line(_or_why(samples[0], "processes", ""), "dim", width, theme)])
     if not users:
-        return [paint([("no process uses it, as far as this user may see", "dim")], width, theme)]
-    names = max(width - 28, 0)
-    lines = [paint([(f"{'PID':>8} {pad('PROCESS', names)} {'MEMORY':>9} {'GPU':>6}", "dim")], width, theme)]
-    shown = users if len(users) < room else users[: max(room - 2, 0)]
-    lines += [paint([(_process_text(usage, names, theme), "")], width, theme) for usage in shown]
-    if len(shown) == len(users):
-        return lines
-    return [*lines[: room - 1], _more(len(users) - len(shown), "processes", width, theme)]
-
-
-def _more(count: int, what: str, width: int, theme: Theme) -> str:
-    return _plain_line(f"    +{count} more {what}", "dim", width, theme)
-
-
-def _process_text(usage: ProcessUsage, names: int, theme: Theme) -> str:
-    name = usage.name or ("another pid namespace" if usage.visible is False else theme.none)
-    size = theme.none if usage.memory_used_bytes is None else f"{mib_number(usage.memory_used_bytes)} MiB"
-    return f"{usage.pid:>8} {pad(name, names)} {size:>9} {whole_percent_text(usage.gpu_percent, theme):>6}"
+        none = "no process has this text" if view.words else "no process uses it, as far as this user may see"
+        return _Body([_plain_line(none, "dim", width, theme)])
+    found = table(
+        users,
+        room,
+        width,
+        theme,
+        first=view.first,
+        sort=view.sort,
+        reverse=view.reverse,
+        several=several,
+        host=state.facts is not None,
+    )
+    return _Body(found.lines, _Rest(columns=found.columns), found.first, found.shown)
 
 
 # ---- graphs
 
 
-def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, graphs: Graphs) -> list[str]:
-    """The last minute of load, memory, power and temperature, as many as have values and room."""
+#: The graphs of each device that was drawn.
+Kept = dict[DeviceInfo, Graphs]
+
+
+def _graphs(
+    state: State, metrics: GpuMetrics, width: int, height: int, theme: Theme, kept: Kept
+) -> tuple[list[str], int]:
+    """The last minute of load, memory, power and temperature, those with values and room; how many have none."""
     columns = width - _LABEL
-    if height < 2 or columns < 8 or not state.history:
-        return []
-    most, hot = _most_watts(metrics, state.history), _hot_limit(metrics)
+    if columns < 8 or not state.history:
+        return [], 0
+    known = _known(metrics, state.history, state.now_ns, columns, theme, kept)
+    fitting = known[: max(height - 1, 0)]
+    if not fitting:
+        return [], len(known)
+    lines = _stacked(fitting, height - 1, theme)
+    lines.append(_axis(columns, width, theme))
+    return lines, len(known) - len(fitting)
+
+
+def _known(
+    metrics: GpuMetrics, history: Sequence[GpuMetrics], now_ns: int, columns: int, theme: Theme, kept: Kept
+) -> list[tuple[str, bytes]]:
+    """Name and parts of each graph that has a value."""
+    most, hot = _most_watts(metrics, history), _hot_limit(metrics)
     readers = (
         lambda sample: sample.utilization.gpu_percent,
         lambda sample: _percent_of(sample.memory.used_bytes, sample.memory.total_bytes),
@@ -441,18 +621,50 @@ def _graphs(state: State, metrics: GpuMetrics, width: int, height: int, theme: T
         lambda sample: None if (degrees := sample.thermal.gpu_celsius) is None else degrees / hot * 100,
     )
     side = 1 if theme.ascii else 2  # points a cell
-    key = metrics.device, most, hot
-    found = graphs.codes(key, state.history, state.now_ns, readers, columns * side, side, HISTORY_S)
-    known = [(name, codes) for name, codes in zip(_GRAPHS, found, strict=True) if codes.strip(b"\0")]
-    known = known[: height - 1]
-    if not known:
-        return []
-    rows = max(min((height - 1) // len(known), 4), 1)
+    graphs = kept.setdefault(metrics.device, Graphs())
+    found = graphs.codes((most, hot), history, now_ns, readers, columns * side, side, HISTORY_S)
+    return [(name, codes) for name, codes in zip(_GRAPHS, found, strict=True) if codes.strip(b"\0")]
+
+
+def _stacked(known: list[tuple[str, bytes]], room: int, theme: Theme) -> list[str]:
+    rows = max(min(room // len(known), 4), 1)
+    return [line for name, codes in known for line in _graph(name, codes, rows, theme)]
+
+
+def _curves(state: State, width: int, room: int, theme: Theme, kept: Kept) -> _Body:
+    """All devices as curves: in one line each of its load, in more of its memory, power and temperature, too."""
+    latest = state.latest
+    each = max((room - 1) // len(latest), 1)  # lines; one is left for the axis
+    shown = min(len(latest), max(room, 1) if each == 1 else (room - 1) // each)
+    selected = min(state.selected, len(latest) - 1)
+    first = min(max(selected - shown + 1, 0), len(latest) - shown)
     lines: list[str] = []
-    for name, codes in known:
-        lines += _graph(name, codes, rows, theme)
-    lines.append(_axis(columns, width, theme))
-    return lines
+    hidden = dropped = 0
+    columns = max(width - (_LABEL if each > 1 else _CURVE), 1)
+    for place in range(first, first + shown):
+        metrics, history = latest[place], state.histories[place] if place < len(state.histories) else ()
+        known = _known(metrics, history, state.now_ns, columns, theme, kept) if history else []
+        if each == 1:
+            lines.append(_curve(metrics, place == selected, known[:1], width, theme))
+        else:
+            line, missing = _overview_line(metrics, place == selected, width, _names(latest, width), theme)
+            dropped = max(dropped, missing)
+            lines.append(line)
+            lines += _stacked(known[: each - 1], each - 1, theme) if known else []
+        hidden += max(len(known) - max(each - 1, 1), 0)
+    if len(lines) < room and each > 1:
+        lines.append(_axis(columns, width, theme))
+    return _Body(lines, _Rest(len(latest) - shown, 0, 0, hidden, dropped))
+
+
+def _curve(metrics: GpuMetrics, marked: bool, known: list[tuple[str, bytes]], width: int, theme: Theme) -> str:
+    """Load in one line: the device, its last minute, the number."""
+    (head,) = _overview_head(marked, metrics.device, 0, theme)
+    busy = metrics.utilization.gpu_percent
+    now = f"{whole_percent_text(busy, theme):>6} " if metrics.state == "ok" else f" {metrics.state} "
+    line = paint([head, (now, load_style(busy))], width, theme)
+    drawn = [paint_run(line, theme) for _, codes in known for line in dots(codes, 1, theme)]
+    return line + "".join(drawn)
 
 
 _GRAPHS = ("gpu", "mem", "power", "temp")

@@ -10,7 +10,7 @@ _SGR = {"title": "1", "dim": "2", "good": "32", "warm": "33", "hot": "31", "crit
 _COLOR_ON = {"": "\x1b[0m"} | {style: f"\x1b[{code}m" for style, code in _SGR.items()}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 #: Text of nothing but printable characters of one cell: ASCII, Latin, lines, blocks, braille.
-_plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–\u2500-\u259f▶\u2800-\u28ff]*").fullmatch
+_plain = re.compile("[ -~\u00a0-\u00ac\u00ae-\u02ff–…\u2500-\u259f▶▲▼\u2800-\u28ff]*").fullmatch
 
 Segment = tuple[str, str]  # text, style
 Line = list[Segment]
@@ -34,29 +34,37 @@ class Theme(NamedTuple):
     def none(self) -> str:
         return "-" if self.ascii else "–"
 
+    @property
+    def up(self) -> str:
+        return "^" if self.ascii else "▲"
+
+    @property
+    def down(self) -> str:
+        return "v" if self.ascii else "▼"
+
 
 def paint(line: Line, width: int, theme: Theme) -> str:
-    """The text of ``line`` cut to ``width`` cells, with escape sequences only where the theme has colour."""
+    """The text of ``line`` in at most ``width`` cells, the last a "…" where it was longer, with escape sequences only
+    where the theme has colour."""
     whole = "".join([text for text, _ in line])
     if len(whole) <= width and (whole.isprintable() if whole.isascii() else not theme.ascii and _plain(whole)):
         return paint_fitting(line, theme)
     room = width
+    line = [(measurable(text), style) for text, style in line]
+    left = sum([cells(text) for text, _ in line])
     parts = []
     for text, style in line:
-        if not (text.isascii() and text.isprintable()) and not _plain(text):
-            text = measurable(text)
-            wide = cells(text)
-        else:
-            wide = len(text)
-        if wide > room:
-            text = clip(text, room)
-            wide = cells(text)
-        if not text:
-            continue
+        wide = cells(text)
+        cut = left > room and wide >= room  # what has no room is not left out without a sign
+        if cut:
+            text = clip(text, room - 1) + "…" if room > 0 else ""
         room -= wide
+        left -= wide
         if theme.ascii and not text.isascii():
-            text = text.encode("ascii", "replace").decode()
-        parts.append(f"\x1b[{_SGR[style]}m{text}\x1b[0m" if theme.color and style else text)
+            text = text.replace("…", "~").encode("ascii", "replace").decode()
+        parts.append(f"\x1b[{_SGR[style]}m{text}\x1b[0m" if theme.color and style and text else text)
+        if cut:
+            break
     return "".join(parts)
 
 
@@ -79,7 +87,7 @@ def measurable(text: str) -> str:
     :func:`cells` knows its width."""
     if _plain(text):
         return text
-    return "".join(["?" if unicodedata.combining(c) else c for c in printable(text, "?")])
+    return "".join(["?" if unicodedata.category(c) in ("Mn", "Me") else c for c in printable(text, "?")])
 
 
 def cells(text: str) -> int:
@@ -101,9 +109,15 @@ def clip(text: str, room: int) -> str:
     return text
 
 
+def shortened(text: str, room: int) -> str:
+    """``text`` as :func:`measurable`, in at most ``room`` cells: the last a "…" where it was longer."""
+    text = measurable(text)
+    return text if cells(text) <= room else clip(text, room - 1) + "…" if room > 0 else ""
+
+
 def pad(text: str, room: int) -> str:
     """``text`` in exactly ``room`` cells."""
-    text = clip(measurable(text), room)
+    text = shortened(text, room)
     return text + " " * (room - cells(text))
 
 

@@ -16,7 +16,19 @@ _KEYS = {
     "\x1bOC": "right",
     "\x1bOD": "left",
     "\x1b[Z": "shift-tab",
+    "\x1b[5~": "page-up",
+    "\x1b[6~": "page-down",
+    "\x1b[H": "home",
+    "\x1b[1~": "home",
+    "\x1bOH": "home",
+    "\x1b[F": "end",
+    "\x1b[4~": "end",
+    "\x1bOF": "end",
     "\t": "tab",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\b": "backspace",
     "\x1b": "escape",  # also the first byte of a sequence that came in two parts, so nothing should hang on it
 }
 #: Alternate screen, cursor hidden, no wrapping at the right edge; and back.
@@ -177,7 +189,8 @@ if sys.platform == "win32":
                 if time.monotonic() >= end:
                     return []
                 time.sleep(0.05)
-            arrows = {"H": "up", "P": "down", "K": "left", "M": "right"}
+            arrows = {"H": "up", "P": "down", "K": "left", "M": "right", "I": "page-up", "Q": "page-down"}
+            arrows |= {"G": "home", "O": "end"}
             key = msvcrt.getwch()
             if key == "\x03":
                 raise KeyboardInterrupt

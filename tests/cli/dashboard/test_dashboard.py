@@ -5,11 +5,12 @@ import io
 import pytest
 from support.devices import GIB, SECOND, ScriptedMonitor, sample
 
-from gpusense._records.metrics import Memory
+from gpusense._records.metrics import Memory, ProcessUsage
 from gpusense._records.records import GpuAllocation
 from gpusense.cli.dashboard import screen as _terminal
-from gpusense.cli.dashboard.dashboard import Live, Replay, View, once, press, run, theme_for
+from gpusense.cli.dashboard.dashboard import Live, Replay, once, run, theme_for
 from gpusense.cli.dashboard.paint import Theme
+from gpusense.cli.dashboard.view import View, press
 from gpusense.session import Session
 
 PLAIN = Theme(color=False)
@@ -104,6 +105,61 @@ def test_pause_freezes_the_picture_and_says_so():
     assert screen.shown[6] != screen.shown[4]
 
 
+def test_the_keys_can_be_read_at_any_size_also_while_it_changes():
+    screen = played(["h", (20, 5), "page-down", (200, 50), "h"])
+    assert any(line.startswith("PgUp, PgDn, Home, End") for line in screen.shown[1])
+    assert screen.shown[2][1:4] == ["q: quit", "h, ?: these keys;", "+30 lines"]
+    assert screen.shown[3][3] == "+10 above  +20 lines"
+    assert any(line.startswith("PgUp, PgDn, Home, End") for line in screen.shown[4])
+    assert screen.shown[5] == played([(200, 50)]).shown[1]
+
+
+def test_scrolling_ends_where_the_processes_do():
+    listed = tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(40))
+    monitor = ScriptedMonitor(1, int)
+    monitor.latest = lambda: (sample(processes=listed),)
+    screen = ListScreen(Clock(), ["t", "end", "end", "page-up", "home"], (80, 24))
+    run(Live(monitor, clock=int), screen, PLAIN, 0.5, screen.clock)
+    assert [lines[2].split()[0] for lines in screen.shown[1:]] == ["100", "119", "119", "109", "100"]
+    assert "+9 above  +10 processes" in screen.shown[4][-1]
+
+
+def test_processes_are_sorted_and_filtered_by_keys():
+    users = (
+        ProcessUsage(7, 3 * GIB, 1.0, "serve"),
+        ProcessUsage(8, GIB, 9.0, "train"),
+        ProcessUsage(9, 2 * GIB, None, "x"),
+    )
+    monitor = ScriptedMonitor(1, int)
+    monitor.latest = lambda: (sample(processes=users),)
+
+    def order(*keys):
+        screen = ListScreen(Clock(), ["t", *keys, "escape"], (80, 24))
+        run(Live(monitor, clock=int), screen, PLAIN, 0.5, screen.clock)
+        lines = screen.shown[len(keys) + 1]
+        return [line.split()[0] for line in lines[2:-1] if line], lines[-1]
+
+    assert order()[0] == ["7", "9", "8"]
+    assert order("r")[0] == ["8", "9", "7"]
+    assert order("s")[0] == ["8", "7", "9"]
+    assert order("s r")[0] == ["7", "8", "9"]  # unknown comes last either way
+    assert order("S S S S")[0] == ["7", "8", "9"]
+    assert order("/", "T", "R", "enter") == (["8"], '"TR": 1 process of 3  Esc drops it')
+    assert order("/", "q", "backspace", "r") == (["7", "8"], "filter: r_")
+    assert order("/", "t", "enter", "/", "x", "escape")[1].startswith('"t": 1 process')
+    assert order("/", "t", "enter", "escape")[0] == ["7", "9", "8"]
+    assert order("p", "/", "t", "enter")[0] == ["8"]
+
+
+def test_all_gpus_are_drawn_as_curves():
+    lines = played(["a"], devices=8, size=(80, 24)).shown[1]
+    assert [line[:2].strip("▶ ") for line in lines[1:17:2]] == list("01234567")
+    assert all(line.startswith("gpu ") and "⣿" in line for line in lines[2:18:2])
+    lines = played(["a"], devices=8, size=(40, 10)).shown[1]
+    assert [line[:2].strip("▶ ") for line in lines[1:8]] == list("0123456")
+    assert "+1 GPU" in lines[8]
+
+
 def test_while_paused_another_gpu_can_be_looked_at():
     screen = played(["p", "tab"])
     assert marked(screen.shown[2]) == "1"
@@ -163,7 +219,8 @@ def test_a_replay_shows_what_was_true_at_each_moment():
 @pytest.mark.parametrize(
     ("length_ns", "title"),
     [
-        (400_000_000, "replay 0.100 s of 0.400 s"),
+        (400_000_000, "replay 0.10 s of 0.40 s"),
+        (10_000_000, "replay 0.0025 s of 0.0100 s"),
         (4 * SECOND, "replay 1.0 s of 4.0 s"),
         (0, "replay of one moment"),
     ],
@@ -172,6 +229,15 @@ def test_a_short_replay_says_where_it_stands_as_finely_as_it_is_long(length_ns, 
     samples = [sample(0, 1000 * SECOND + place * length_ns // 4) for place in range(5 if length_ns else 1)]
     replay = Replay(Session(metrics=samples))
     assert replay.at(1000 * SECOND + length_ns // 4, View()).title == f"gpusense top, {title}"
+
+
+def test_a_replay_is_as_long_as_its_run():
+    samples = [sample(0, 1000 * SECOND + place * 100_000_000) for place in range(1, 4)]
+    meta = {"start_ns": 1000 * SECOND, "end_ns": 1000 * SECOND + 469_000_000}
+    replay = Replay(Session(meta=meta, metrics=samples))
+    assert replay.state(View()).title == "gpusense top, replay 0.00 s of 0.47 s"
+    replay.seek(5)
+    assert replay.at(replay.end_ns, View()).title == "gpusense top, replay 0.47 s of 0.47 s"
 
 
 def test_a_replay_runs_pauses_seeks_and_stops_at_its_ends():
@@ -252,10 +318,12 @@ class Output(io.StringIO):
         ("ascii", True, {"TERM": "xterm"}, Theme(True, True)),
         (None, True, {"TERM": "xterm"}, Theme(True, True)),
         ("no such codec", True, {"TERM": "xterm"}, Theme(True, True)),
+        ("utf-8", True, {"TERM": "xterm", "LC_ALL": "C"}, Theme(True, True)),
+        ("utf-8", True, {"TERM": "xterm", "LC_ALL": "C.UTF-8"}, Theme(True, False)),
     ],
 )
 def test_the_theme_follows_terminal_environment_and_encoding(monkeypatch, encoding, terminal, env, theme):
-    for name in ("TERM", "NO_COLOR"):
+    for name in ("TERM", "NO_COLOR", "LC_ALL"):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -269,9 +337,11 @@ def test_the_theme_follows_terminal_environment_and_encoding(monkeypatch, encodi
         ("\x1b[A\x1b[B", ["up", "down"]),
         ("\x1bOC\x1bOD", ["right", "left"]),
         ("\t\x1b[Z", ["tab", "shift-tab"]),
+        ("\r\n\x7f\b", ["enter", "enter", "backspace", "backspace"]),
         ("\x1b", ["escape"]),
         ("\x1b[1;5Cq", ["q"]),  # a sequence we have no name for is dropped whole
         ("\x1b[15~p", ["p"]),
+        ("\x1b[5~\x1b[6~\x1b[H\x1bOF", ["page-up", "page-down", "home", "end"]),
         ("\x1b[", []),
         ("", []),
     ],

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from support.devices import GIB, SECOND, device, sample
 
 from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, ProcessUsage, Thermal, Utilization
-from gpusense.cli.dashboard import frame as frame_module
+from gpusense.cli.dashboard import table
 from gpusense.cli.dashboard.frame import State, band, frame
 from gpusense.cli.dashboard.paint import Theme, bar, cells, clip, load_style, pad, paint
+from gpusense.cli.dashboard.processes import Facts
+from gpusense.cli.dashboard.view import View
 
 PLAIN = Theme(color=False)
 ASCII = Theme(color=False, ascii=True)
@@ -65,8 +67,9 @@ def test_what_one_gpu_shows():
     assert row(lines, "power") == "power  average 340 W · energy 1.00 kWh"
     assert row(lines, "link") == "link   NVLink 18 up · in 4.00 GB/s · out 3.00 GB/s"
     assert "60 s ago" in "\n".join(lines)
-    assert next(line for line in lines if "1234" in line).split() == ["1234", "python", "9216", "MiB", "61", "%"]
-    assert lines[-1] == "q quit  p pause  tab next GPU"
+    assert row(lines, "     PID").split() == ["PID", "GPU", "MEM▼", "GPU", "%", "COMMAND"]
+    assert next(line for line in lines if "1234" in line).split() == ["1234", "9216", "MiB", "61", "%", "python"]
+    assert lines[-1] == "q quit  h keys  p pause  tab next GPU"
 
 
 def test_twenty_columns_keep_the_numbers():
@@ -143,23 +146,93 @@ def test_a_low_screen_scrolls_the_list_to_the_selected_gpu():
 
 
 @pytest.mark.parametrize("selected", [0, 4, 7])
-def test_eighty_by_twenty_four_says_how_many_gpus_and_processes_it_does_not_show(selected):
-    users = tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(30))
-    samples = tuple(sample(index, processes=users) for index in range(8))
+def test_eighty_by_twenty_four_has_all_eight_gpus_and_says_how_many_processes_it_does_not_show(selected):
+    samples = tuple(sample(index, processes=users(20)) for index in range(8))
     lines = frame(State(samples, (), selected), 80, 24, PLAIN)
-    listed = [line for line in lines[1:9] if re.match(r"[▶ ]\d ", line)]
-    assert any(line.startswith(f"▶{selected}") for line in listed)
-    assert f"    +{8 - len(listed)} more GPUs" in lines
-    shown = sum(line.strip().startswith("1") and "train" in line for line in lines)
-    assert f"    +{30 - shown} more processes" in lines
+    assert [line[:2].strip("▶ ") for line in lines[1:9]] == list("01234567")
+    assert lines[1 + selected].startswith(f"▶{selected}")
+    assert sum("train" in line for line in lines) == 5
+    assert "+15 processes" in lines[-1]
+
+
+def users(count):
+    return tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(count))
+
+
+def missing(lines, what):
+    """How many of ``what`` the last lines say there was no room for."""
+    found = re.search(rf"\+(\d+)(?: {what[:4]}|{what[0].upper()}\b)", "  ".join(lines[-2:]))
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("page", ["", "device", "processes", "curves"])
+@pytest.mark.parametrize("width", [20, 47, 48, 80, 200])
+def test_nothing_is_left_out_unsaid(width, page):
+    samples = tuple(sample(index, processes=users(20)) for index in range(8))
+    whole = None
+    for height in (50, 36, 24, 20, 19, 18, *range(16, 4, -1)):
+        state = State(samples, minute(), 3, 60 * SECOND, histories=[minute()] * 8, view=View(page=page))
+        lines = frame(state, width, height, PLAIN)
+        listed = sum(bool(re.match(r"[▶ ]\d ", line)) for line in lines)
+        if page in ("", "curves"):
+            assert listed + missing(lines, "GPU") == 8
+        if page in ("", "device"):
+            assert sum("trai" in line for line in lines) + missing(lines, "processes") == 20
+            rows = sum(
+                bool(re.match("GPU  |MEM|PWR|TEMP|CLK|PCIe|use|heat|power  av|mem    r|link", line)) for line in lines
+            )
+            curves = len({line.split()[0] for line in lines if re.match("(gpu|mem|power|temp) +[⠀-⣿]", line)})
+            total = rows + curves + missing(lines, "lines")
+            assert total == (whole := whole or total), height
+        if page == "processes":
+            assert sum("trai" in line for line in lines) + missing(lines, "processes") == 160
+        assert len(lines) == height
+        assert all(cells(line) <= width for line in lines)
 
 
 def test_what_fits_has_no_line_of_what_does_not_and_no_heading_stands_alone():
-    users = tuple(ProcessUsage(100 + place, GIB, 5.0, "train") for place in range(2))
-    pictures = ["\n".join(frame(State((sample(processes=users),)), 80, height, PLAIN)) for height in range(10, 30)]
-    assert any("+2 more processes" in picture for picture in pictures)
-    assert " more" not in pictures[-1]
-    assert all("train" in picture or "more processes" in picture for picture in pictures if "PID" in picture)
+    pictures = ["\n".join(frame(State((sample(processes=users(2)),)), 80, height, PLAIN)) for height in range(10, 30)]
+    assert any("+2 processes" in picture for picture in pictures)
+    assert "+" not in pictures[-1]
+    assert all("train" in picture for picture in pictures if "PID" in picture)
+
+
+FACTS = {100: Facts("ann", 99.6, 3 * GIB, 3725.0, "python train.py --lr 1"), 101: Facts(running_s=90_000.0)}
+
+
+def test_a_process_has_what_the_host_knows_of_it():
+    lines = frame(State((sample(processes=users(3)),), facts=FACTS), 120, 40, PLAIN)
+    head = lines.index(row(lines, "     PID"))
+    assert "|".join(lines[head].split()) == "PID|USER|GPU|MEM▼|GPU|%|CPU|%|HOST|MEM|TIME|COMMAND"
+    first = "100|ann|1024|MiB|5|%|100|%|3072|MiB|1:02:05|python train.py --lr 1"
+    assert "|".join(lines[head + 1].split(None, 11)) == first
+    assert "|".join(lines[head + 2].split()) == "101|–|1024|MiB|5|%|–|–|1d|01h|train"
+    assert "|".join(lines[head + 3].split()) == "102|–|1024|MiB|5|%|–|–|–|train"
+
+
+def test_columns_give_way_in_order_and_that_of_the_order_never():
+    def columns(width, **view):
+        state = State((sample(0, processes=users(1)), sample(1)), facts=FACTS, view=View(page="processes", **view))
+        return (
+            frame(state, width, 10, PLAIN)[1]
+            .replace("GPU MEM", "GPUMEM")
+            .replace("HOST MEM", "HOSTMEM")
+            .replace(" %", "%")
+            .split()
+        )
+
+    every = ["PID", "USER", "GPU", "GPUMEM▼", "GPU%", "CPU%", "HOSTMEM", "TIME", "COMMAND"]
+    assert columns(80) == every
+    fits = {76: "TIME", 67: "HOSTMEM", 57: "USER", 48: "CPU%", 40: "GPU", 35: "GPU%", 28: "GPUMEM▼"}
+    for width, gone in fits.items():
+        assert columns(width + 1) == every, width
+        every.remove(gone)
+        assert columns(width) == every, width
+    assert columns(35, sort="cpu_percent") == ["PID", "CPU%▼", "COMMAND"]
+    assert (
+        "+3 columns"
+        in frame(State((sample(processes=users(1)),), facts=FACTS, view=View(page="processes")), 50, 9, PLAIN)[-1]
+    )
 
 
 def test_without_a_gpu_the_reasons_are_told_whole():
@@ -192,10 +265,12 @@ HOSTILE = [
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("theme", [Theme(), PLAIN, ASCII])
 def test_hostile_names_stay_text(name, theme):
-    usage = ProcessUsage(1, 5, None, name)
+    usage = ProcessUsage(1, 5, None, name, True)
     hostile = sample(0, processes=(usage,))._replace(device=device(0, name))
     for samples in ((hostile,), (hostile, hostile)):
-        lines = frame(State(samples, minute(), 0, 60 * SECOND, notes=(name or "-",)), 60, 40, theme)
+        hostile = {"notes": (name or "-",), "facts": {1: Facts(name, command=name)}, "view": View(words=name[:9])}
+        lines = frame(State(samples, minute(), 0, 60 * SECOND, **hostile), 60, 40, theme)
+        lines += frame(State(samples, view=View(words=name, typing="")), 60, 5, theme)[-1:]
         for line in lines:
             text = ESCAPES.sub("", line)
             assert text.isprintable(), ascii(text)
@@ -232,8 +307,10 @@ def test_a_bar_grows_by_eighths():
 
 def test_colour_costs_no_cells():
     line = [("red", "hot"), ("plain", ""), ("more", "warm")]
-    assert paint(line, 7, PLAIN) == "redplai"
-    assert ESCAPES.sub("", paint(line, 7, Theme())) == "redplai"
+    assert paint(line, 7, PLAIN) == "redpla…"
+    assert ESCAPES.sub("", paint(line, 7, Theme())) == "redpla…"
+    assert paint(line, 8, ASCII) == "redplai~"
+    assert paint(line[:2], 8, PLAIN) == "redplain"
 
 
 @pytest.mark.parametrize(
@@ -268,9 +345,9 @@ def test_a_steady_load_draws_the_same_graph_every_time():
 
 
 def test_of_very_many_processes_only_those_that_are_shown_are_drawn(monkeypatch):
-    drawn, draw = [], frame_module._process_text
-    monkeypatch.setattr(frame_module, "_process_text", lambda *usage: drawn.append(usage) or draw(*usage))
+    drawn, draw = [], table._line
+    monkeypatch.setattr(table, "_line", lambda *line: drawn.append(line) or draw(*line))
     users = tuple(ProcessUsage(pid) for pid in range(65_536))
     lines = frame(State((sample(processes=users),)), 80, 40, PLAIN)
-    assert 0 < len(drawn) < 40
-    assert f"    +{65_536 - len(drawn)} more processes" in lines
+    assert 1 < len(drawn) < 40
+    assert f"+{65_536 - len(drawn) + 1:,} processes" in lines[-1]

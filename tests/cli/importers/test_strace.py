@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.draws import examples
 
-from gpusense.cli._strace import DETAIL_LIMIT, Parser
+from gpusense.cli.importers.strace import DETAIL_LIMIT, Parser
 
 T = 1_700_000_000_000_000_000
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from .._records.records import Syscall
+from ..._records.records import Syscall
 
 DETAIL_LIMIT = 160
 #: The thread, with its name where --decode-pids gives it, which holds any characters.
