@@ -3,10 +3,12 @@
 import pytest
 from support.browser import Browser, find_browser
 from support.machine import require
-from support.sessions import HOSTILE, US, block, kernel, session, training
+from support.sessions import HOSTILE, MS, T0, US, block, kernel, session, training
 
 from gpusense.report.html import page as html
 from gpusense.session import Session
+
+DETAILS = "document.querySelector('#timeline .details').textContent"
 
 
 @pytest.fixture(scope="module")
@@ -142,4 +144,25 @@ def test_a_record_that_began_long_before_the_run_does_not_hang_the_page(opened):
     early = kernel("early", 0, 500 * US)._replace(start_ns=1)
     page = opened(session(early, kernel("k", 0, 500 * US), block(("b",), 0, 500 * US), end=999 * US))
     assert page.evaluate("document.title")
+    assert page.complaints() == []
+
+
+def test_other_parts_of_the_page_show_an_event_and_hear_what_a_person_selects(opened):
+    run = training(6)
+    page = opened(run)
+    one = max((record for record in run.kernels if "gemm" in record.name), key=lambda record: record.duration_ns)
+    begin, length = one.start_ns - T0, one.duration_ns
+    page.evaluate("scrollTo(0, 0)")
+    page.evaluate(f"showOnTimeline({{start: {begin}, end: {begin + length}, name: '{one.name}', row: 'stream 7'}})")
+    view = page.evaluate("gpusense.timeline.view")
+    assert (view["to"] - view["from"]) == pytest.approx(3 * length)
+    assert one.name in page.evaluate(DETAILS)
+    page.wait_for("document.getElementById('timeline').getBoundingClientRect().top < innerHeight")
+    page.evaluate("showOnTimeline({start: 1000, end: 2000})")
+    assert page.evaluate(DETAILS).startswith("Marked · 1.00 µs from 1.00 µs")
+    page.evaluate("document.addEventListener('gpusense:selected', event => { globalThis.heard = event.detail; })")
+    page.evaluate("document.querySelector('#timeline .scroll canvas').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="n", text="n")
+    whole = {"start": 2 * MS, "end": run.blocks[0].end_ns - T0, "name": "train", "row": "blocks · thread 1"}
+    assert page.evaluate("heard") == whole
     assert page.complaints() == []

@@ -17,7 +17,7 @@ function timeline(facts) {
   });
   tall += 6;
   const view = { from: 0, to: span };
-  let selected = -1, needle = "", matches = null;
+  let selected = -1, marked = null, needle = "", matches = null;
   let fills = [], paper = false, chosen = "whole";
   const BANDS = { steady: "k0", run: "k0", "start-up": "block", interlude: "gap-launch", tail: "soft" };
   const gutter = () => (main.width() < 560 ? 104 : 158);
@@ -145,8 +145,12 @@ function timeline(facts) {
       g.fillText(shown, a, rows.length ? rows[0].y + 16 : height - 6);
       free = a + g.measureText(shown).width + 14;
     }
+    if (marked) {
+      const a = Math.max(left, left + (marked.start - view.from) * scale), b = Math.min(width, left + (marked.end - view.from) * scale);
+      if (b >= a) { g.globalAlpha = 0.2; g.fillStyle = colour("accent"); g.fillRect(a, RULER, Math.max(2, b - a), height); g.globalAlpha = 1; }
+    }
     if (selected >= 0) {
-      const row = rows.find((one) => one.at !== undefined && selected >= one.at && selected < one.to);
+      const row = rowOf(selected);
       const a = left + (start[selected] - view.from) * scale, b = a + Math.max(2, length[selected] * scale);
       if (row && b > left && a < width) {
         g.strokeStyle = colour("text"); g.lineWidth = 1.6;
@@ -208,16 +212,55 @@ function timeline(facts) {
   ];
   function select(event) {
     selected = event;
-    const lines = event < 0 ? [] : describe(event);
+    if (event >= 0) marked = null;
+    const lines = event >= 0 ? describe(event) : marked ? [marked.name || "Marked", `${time(marked.end - marked.start)} from ${time(marked.start)}`] : [];
     details.replaceChildren(...(lines.length
-      ? [h("b", {}, lines[0]), " · ", lines.slice(1).join(" · "), " · starts at ", (BigInt(facts.start_ns) + BigInt(Math.round(start[event]))).toString(), " ns"]
+      ? [h("b", {}, lines[0]), " · ", lines.slice(1).join(" · "), " · starts at ", (BigInt(facts.start_ns) + BigInt(Math.round(event < 0 ? marked.start : start[event]))).toString(), " ns"]
       : [h("span", { class: "quiet" }, "Select an event for its details. Scroll with Ctrl to zoom, drag to move, double-click to zoom in.")]));
     redraw();
+  }
+  const rowOf = (event) => rows.find((one) => one.at !== undefined && event >= one.at && event < one.to);
+  /** Selects as a person does: other parts of the page hear of it. */
+  function choose(event) {
+    select(event);
+    if (event < 0) return;
+    const detail = { start: start[event], end: start[event] + length[event], name: labelOf(event), row: rowName(rowOf(event)) };
+    document.dispatchEvent(new CustomEvent("gpusense:selected", { detail }));
+  }
+  const rowName = (row) => {
+    let at = rows.indexOf(row);
+    while (at > 0 && !rows[at].name && rows[at - 1].at !== undefined) at--;
+    return rows[at].name;
+  };
+  /** The event that begins at a time and is called so, of the row of that name; the longest one of several. */
+  function eventFrom(range) {
+    let best = -1;
+    for (const row of rows) {
+      if (row.at === undefined || (range.row && rowName(row) !== range.row)) continue;
+      for (let event = firstAfter(row, range.start - 1); event < row.to && start[event] <= range.start + 0.5; event++) {
+        if (start[event] < range.start - 0.5 || (range.name && labelOf(event) !== range.name)) continue;
+        const nearer = (one) => Math.abs(start[one] + length[one] - range.end);
+        if (best < 0 || nearer(event) < nearer(best)) best = event;
+      }
+    }
+    return best;
+  }
+  /** For other parts of the page: what lies from `start` to `end`, in nanoseconds from the page's zero. */
+  function showOnTimeline(range) {
+    const event = eventFrom(range), wide = Math.max(range.end - range.start, 1) * 3, middle = (range.start + range.end) / 2;
+    look(middle - wide / 2, middle + wide / 2);
+    marked = event < 0 ? range : null;
+    if (event >= 0) {
+      const row = rowOf(event);
+      scroller.scrollTop = Math.max(0, row.y - scroller.clientHeight / 2);
+    }
+    select(event);
+    section.scrollIntoView({ block: "start", behavior: reduced ? "auto" : "smooth" });
   }
   function show(event) {
     const middle = start[event] + length[event] / 2, wide = Math.max(length[event] * 6, Math.min(view.to - view.from, span));
     if (start[event] < view.from || start[event] + length[event] > view.to) look(middle - wide / 2, middle + wide / 2);
-    select(event);
+    choose(event);
   }
   function step(by) {
     const same = selected >= 0 ? name[selected] : -1;
@@ -250,7 +293,7 @@ function timeline(facts) {
     ArrowLeft: () => move(-0.15), a: () => move(-0.15), ArrowRight: () => move(0.15), d: () => move(0.15),
     w: () => zoom(0.7, (view.from + view.to) / 2), "+": () => zoom(0.7, (view.from + view.to) / 2), "=": () => zoom(0.7, (view.from + view.to) / 2),
     s: () => zoom(1.43, (view.from + view.to) / 2), "-": () => zoom(1.43, (view.from + view.to) / 2),
-    0: () => look(0, span), Home: () => look(0, span), Escape: () => { select(-1); search.value = ""; find(""); },
+    0: () => look(0, span), Home: () => look(0, span), Escape: () => { marked = null; select(-1); search.value = ""; find(""); },
     n: () => step(1), p: () => step(-1),
     f: () => selected >= 0 && look(start[selected] - length[selected], start[selected] + 2 * length[selected]),
   };
@@ -288,7 +331,7 @@ function timeline(facts) {
     move((before - event.offsetX) / (main.width() - gutter()));
   });
   const lift = (event) => {
-    if (fingers.delete(event.pointerId) && moved < 4 && event.type === "pointerup") select(eventAt(event.offsetX, event.offsetY));
+    if (fingers.delete(event.pointerId) && moved < 4 && event.type === "pointerup") choose(eventAt(event.offsetX, event.offsetY));
   };
   main.element.addEventListener("pointerup", lift);
   main.element.addEventListener("pointercancel", lift);
@@ -304,13 +347,15 @@ function timeline(facts) {
 
   select(-1);
   const button = (label, title, press) => h("button", { type: "button", title, "aria-label": title, onclick: press }, label);
-  return {
-    section: h("section", { id: "timeline" },
+  const section = h("section", { id: "timeline" },
       h("h2", {}, "Timeline", h("small", {}, counted(facts.events, "record"))),
       h("div", { class: "controls" }, search, found, h("span", { class: "grow" }),
         button("−", "Zoom out (s)", () => zoom(1.43, (view.from + view.to) / 2)), button("+", "Zoom in (w)", () => zoom(0.7, (view.from + view.to) / 2)),
         button("Whole run", "Show the whole run (0)", () => look(0, span))),
-      h("div", { class: "view" }, map.element, scroller), details, h("p", { class: "note" }, facts.note)),
+      h("div", { class: "view" }, map.element, scroller), details, h("p", { class: "note" }, facts.note));
+  globalThis.showOnTimeline = showOnTimeline;
+  return {
+    section,
     find: (text) => { search.value = text; find(text); main.element.scrollIntoView({ block: "center", behavior: reduced ? "auto" : "smooth" }); },
     phase: (name) => {
       const of = facts.phases.filter(([one]) => one === name);
