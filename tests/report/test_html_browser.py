@@ -34,7 +34,7 @@ def test_no_error_and_no_request(opened):
     page = opened(training(6), title="train.gpusense")
     assert page.evaluate("document.title") == "gpusense · train.gpusense"
     assert page.evaluate("[...document.querySelectorAll('section')].map(s => s.id).filter(Boolean)") == [
-        "verdict", "breakdown", "timeline", "findings", "shares", "flame", "metrics", "operations", "host",
+        "verdict", "breakdown", "timeline", "findings", "shares", "blocks", "flame", "metrics", "operations", "host",
     ]  # fmt: skip
     assert page.complaints() == []
 

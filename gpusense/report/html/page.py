@@ -16,7 +16,7 @@ from ...session import Session
 from ..files import output
 from .data import PageData, page_data
 
-_PAGE = ("base.js", "timeline.js", "flame.js", "charts.js", "table.js", "page.js")
+_PAGE = ("base.js", "places.js", "timeline.js", "flame.js", "charts.js", "table.js", "page.js")
 #: Events drawn one by one; beyond it short ones are joined, and the page says so.
 EVENT_LIMIT = 200_000
 
@@ -77,15 +77,25 @@ def escape(text: object) -> str:
 def _head(data: PageData) -> str:
     style = page_file("page.css")
     verdict = data.facts["findings"][0]
+    took = data.facts["took"] if verdict["kind"] == "nothing_seen" else ()
     evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
     tiles = "".join(
         f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
-        f"<p>{escape(tile['note'])}</p></div>"
+        + (f"<dd class='note'>{escape(tile['note'])}</dd>" if tile["note"] else "")
+        + "</div>"
         for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
     fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
     of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
+    told = f"""<p class="sentence">{escape(verdict["title"])}</p>
+<ul>{evidence}</ul>
+{fix}
+<p class="quiet">Confidence: {escape(verdict["confidence"])}{of}{saving}</p>"""
+    if took:  # the program's time is the result, and that there was no GPU a remark
+        told = f"""<p class="sentence">{escape(took[0])}</p>
+<ul>{"".join(f"<li>{escape(line)}</li>" for line in took[1:])}</ul>
+<p class="quiet">{escape(verdict["title"])} If you expect one: {escape(verdict["fix"])}</p>"""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -100,11 +110,8 @@ def _head(data: PageData) -> str:
 <header><h1>gpusense</h1><p>{escape(data.facts["subtitle"])}</p><div id="tools"></div></header>
 <main>
 <section id="verdict" class="{escape(verdict["kind"])}">
-<h2>Verdict</h2>
-<p class="sentence">{escape(verdict["title"])}</p>
-<ul>{evidence}</ul>
-{fix}
-<p class="quiet">Confidence: {escape(verdict["confidence"])}{of}{saving}</p>
+<h2>{"Result" if took else "Verdict"}</h2>
+{told}
 </section>
 <p id="sentence">{escape(data.facts["sentence"])}</p>
 <nav id="phases" aria-label="Phase of the run"></nav>

@@ -162,7 +162,7 @@ function timeline(facts) {
   // The map of the whole run: how much of every pixel the devices were busy.
   let density = null;
   function drawMap(g, width, height) {
-    const left = gutter(), plot = width - left;
+    const left = gutter(), plot = Math.max(1, width - left);
     g.clearRect(0, 0, width, height);
     if (!density || density.length !== plot) {
       density = new Float64Array(plot);
