@@ -88,10 +88,13 @@ def _head(data: PageData) -> str:
     fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
     of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
+    sure = f"<p class='quiet'>Confidence: {escape(verdict['confidence'])}{of}{saving}</p>"
+    if verdict["kind"] == "nothing_seen":  # of which there is nothing to be sure
+        sure = ""
     told = f"""<p class="sentence">{escape(verdict["title"])}</p>
 <ul>{evidence}</ul>
 {fix}
-<p class="quiet">Confidence: {escape(verdict["confidence"])}{of}{saving}</p>"""
+{sure}"""
     if took:  # the program's time is the result, and that there was no GPU a remark
         told = f"""<p class="sentence">{escape(took[0])}</p>
 <ul>{"".join(f"<li>{escape(line)}</li>" for line in took[1:])}</ul>

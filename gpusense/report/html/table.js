@@ -56,7 +56,7 @@ function operations(id, title, share, rows, more) {
   const text = (head, key, hint) => ({ head, hint, falls: false, value: (row) => row[key], text: (row) => row[key] });
   const lasts = (head, key, hint) => ({ head, hint, value: (row) => row[key], text: (row) => time(row[key]) });
   return table(id, {
-    title: () => title, note: () => `shares are of the ${share()}; times are of single calls`, rows, more, noun: "operation", sorted: 4,
+    title: () => title, note: () => `100 % is the time of the ${share()}`, rows, more, noun: "operation", sorted: 4,
     place: (row) => row.place, called: (row) => row.name, words: (row) => `${row.name}\n${row.full_name || ""}\n${row.what}`,
     columns: [
       { head: "Operation", falls: false, value: (row) => row.name, text: (row) => [swatch(row.colour), row.name], title: (row) => row.full_name || row.name },
