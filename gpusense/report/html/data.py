@@ -1,7 +1,6 @@
-"""What the HTML page shows, as JSON-ready facts and binary columns."""
+"""What the HTML page shows, as JSON-ready facts and packed columns."""
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from ..blocks import tables as block_tables
 from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
 from ..tracks import group_name, label
 from .charts import charts
-from .events import Events, colour_word, events
+from .events import colour_word, events
 from .tables import small_tables
 
 #: Longest name on the page; the middle of a longer one is cut out.
@@ -34,13 +33,13 @@ _FLAME_DEPTH = 64
 
 
 class PageData(NamedTuple):
-    """What the page carries: facts as JSON, and events as columns of numbers."""
+    """What the page carries: facts as JSON, and the packed columns of its timeline."""
 
     facts: dict[str, Any]
-    columns: dict[str, "array[Any]"]
+    events: bytearray
 
 
-def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) -> PageData:
+def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000) -> PageData:
     """Everything the page shows. Times are nanoseconds from the start of the run; the start itself is a string."""
     facts = Facts(session)
     divisions = Divisions(facts)
@@ -73,7 +72,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "seen": _seen(session),
             "window_ns": facts.window_ns,
         },
-        _columns(drawn),
+        drawn.data,
     )
 
 
@@ -109,10 +108,6 @@ def _phase(session: Session, facts: Facts, divisions: Divisions, name: str, rank
             at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
         },
     }
-
-
-def _columns(drawn: Events) -> dict[str, "array[Any]"]:
-    return {"start": drawn.start, "length": drawn.length, "name": drawn.name, "path": drawn.path}
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:
