@@ -59,7 +59,7 @@ def test_hostile_names_are_inert(opened, browser):
         page.evaluate("document.querySelector('#tools button').click()")
         boxes = page.evaluate(  # each name is shown on the timeline, and the bar that tells of it fits
             "[...document.querySelectorAll('#blocks tbody tr')].map(row => {"
-            " row.click(); const { left, right, height } = trail.getBoundingClientRect(); return [left, right, height]; })"
+            " row.click(); const box = trail.getBoundingClientRect(); return [box.left, box.right, box.height]; })"
         )
         assert all(0 <= left <= right <= width and height < 300 for left, right, height in boxes)
         page.evaluate("document.querySelector('#trail > button').click()")

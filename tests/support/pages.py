@@ -4,7 +4,9 @@ import base64
 import io
 import json
 import struct
+from functools import cached_property
 from html.parser import HTMLParser
+from itertools import accumulate
 
 from gpusense.report.html import page as html
 
@@ -42,9 +44,46 @@ class Page(HTMLParser):
         return json.loads(self.scripts["data"])
 
     def column(self, name):
-        raw = base64.b64decode(self.scripts[f"column-{name}"], validate=True)
-        code = "d" if name in ("start", "length") else "I"
-        return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+        """A value of each event on the timeline: start, length, name, path, launch, size."""
+        return self._columns[COLUMNS.index(name)]
+
+    @cached_property
+    def _columns(self):
+        raw, at = base64.b64decode(self.scripts["events"], validate=True), 0
+        found = [[] for _ in COLUMNS]
+        rows = self.data["timeline"]["rows"]
+        ends = [*(row["at"] for row in rows), self.data["timeline"]["count"]][1:]
+        for row, end in zip(rows, ends, strict=True):
+            columns = []
+            for shape in row["shapes"]:
+                values, at = unpacked(raw, at, shape, end - row["at"])
+                columns.append(values)
+            time = row["from"]
+            for place, gap in enumerate(columns[0]):
+                columns[0][place] = time + gap
+                time += gap + columns[1][place]
+            for column, values in zip(found, columns, strict=True):
+                column += values
+        assert at == len(raw)
+        return found
+
+
+COLUMNS = ("start", "length", "name", "path", "launch", "size")
+
+
+def unpacked(raw, at, shape, count):
+    """The numbers of a packed column, and where the next one begins."""
+    width, far, steps = shape
+    if not width:
+        return [0] * count, at
+    fields = struct.Struct(f"<{count}{' BH I   d'[width]}{far}I{far}d")
+    numbers = list(map(int, fields.unpack_from(raw, at)))
+    values, places, large = numbers[:count], numbers[count : count + far], numbers[count + far :]
+    for place, value in zip(places, large, strict=True):
+        values[place] = value
+    if steps:
+        values = list(accumulate(-(step + 1) // 2 if step % 2 else step // 2 for step in values))
+    return values, at + fields.size
 
 
 def page_of(run, **options):

@@ -1,7 +1,6 @@
-"""What the HTML page shows, as JSON-ready facts and binary columns."""
+"""What the HTML page shows, as JSON-ready facts and packed columns."""
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from ..blocks import tables as block_tables
 from ..divisions import ALL, EMPTY, PARTS, Division, Divisions, phase_text
 from ..tracks import group_name, label
 from .charts import charts
-from .events import Events, colour_word, events
+from .events import colour_word, events
 from .places import Places
 from .tables import small_tables
 
@@ -35,13 +34,13 @@ _FLAME_DEPTH = 64
 
 
 class PageData(NamedTuple):
-    """What the page carries: facts as JSON, and events as columns of numbers."""
+    """What the page carries: facts as JSON, and the packed columns of its timeline."""
 
     facts: dict[str, Any]
-    columns: dict[str, "array[Any]"]
+    events: bytearray
 
 
-def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) -> PageData:
+def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000) -> PageData:
     """Everything the page shows. Times are nanoseconds from the start of the run; the start itself is a string."""
     facts = Facts(session)
     divisions = Divisions(facts)
@@ -77,7 +76,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "window_ns": facts.window_ns,
             "places": places.rows,  # all that was asked for above
         },
-        _columns(drawn),
+        drawn.data,
     )
 
 
@@ -115,10 +114,6 @@ def _phase(
             at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
         },
     }
-
-
-def _columns(drawn: Events) -> dict[str, "array[Any]"]:
-    return {"start": drawn.start, "length": drawn.length, "name": drawn.name, "path": drawn.path}
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:

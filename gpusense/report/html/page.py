@@ -16,9 +16,12 @@ from ...session import Session
 from ..files import output
 from .data import PageData, page_data
 
-_PAGE = ("base.js", "places.js", "timeline.js", "flame.js", "charts.js", "table.js", "page.js")
+_PAGE = (
+    *("base.js", "places.js", "events.js", "area.js", "timeline.js"),
+    *("flame.js", "charts.js", "table.js", "page.js"),
+)
 #: Events drawn one by one; beyond it short ones are joined, and the page says so.
-EVENT_LIMIT = 200_000
+EVENT_LIMIT = 2_000_000
 
 
 def write(
@@ -31,13 +34,11 @@ def write(
         file.write('<script type="application/json" id="data">')
         file.write(script_json(data.facts))
         file.write("</script>\n")
-        for name, column in data.columns.items():
-            file.write(f'<script type="application/octet-stream;base64" id="column-{name}">')
-            raw = memoryview(column).cast("B")
-            step = 3 << 18  # a multiple of three, so that pieces of base64 can be joined
-            for at in range(0, len(raw), step):
-                file.write(base64.b64encode(raw[at : at + step]).decode("ascii"))
-            file.write("</script>\n")
+        file.write('<script type="application/octet-stream;base64" id="events">')
+        step = 3 << 18  # a multiple of three, so that pieces of base64 can be joined
+        for at in range(0, len(data.events), step):
+            file.write(base64.b64encode(data.events[at : at + step]).decode("ascii"))
+        file.write("</script>\n")
         file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
 
 
