@@ -1,5 +1,7 @@
 """The page in a real browser: no error, no request, hostile names inert, what it draws can be used."""
 
+from itertools import accumulate
+
 import pytest
 from support.browser import Browser, find_browser
 from support.machine import require
@@ -138,7 +140,7 @@ def test_each_row_leads_to_the_timeline_and_back(opened):
             (start, length)
             for place in places
             if told.startswith(place["name"] or "The part")
-            for start, length in zip(place["at"][::2], place["at"][1::2], strict=True)
+            for start, length in zip(accumulate(place["at"][::2]), place["at"][1::2], strict=True)
         ]
         assert any(view["from"] <= start and start + length <= view["to"] for start, length in times), (what, told)
         assert "the longest" in told or len(times) == 1, told
@@ -157,13 +159,13 @@ def test_other_times_are_one_key_away(opened):
     forward = sorted((one for one in training(6).blocks if one.name == "forward"), key=lambda one: one.start_ns)
     longest = max(range(6), key=lambda at: forward[at].duration_ns)
     told = "trail.querySelector('.what').textContent"
-    assert f", {longest + 1} of 6 passes, the longest" in page.evaluate(told)
+    assert f" · the longest · {longest + 1} of 6 passes" in page.evaluate(told)
     for _ in range(7):
         press(page, "n")
-    assert ", 6 of 6 passes" in page.evaluate(told)
+    assert " · 6 of 6 passes" in page.evaluate(told)
     assert page.evaluate("[...trail.querySelectorAll('.steps button')].map(one => one.disabled)") == [False, True]
     press(page, "p")
-    assert ", 5 of 6 passes" in page.evaluate(told)
+    assert " · 5 of 6 passes" in page.evaluate(told)
     view = page.evaluate("gpusense.timeline.view")
     start = forward[4].start_ns - training(6).meta["start_ns"]
     assert view["from"] <= start <= start + forward[4].duration_ns <= view["to"]

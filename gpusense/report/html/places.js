@@ -8,7 +8,7 @@ const isPlace = (place) => place !== null && place !== undefined;
 function timesOf(places) {
   const all = places.flatMap((place) => {
     const { at } = data.places[place], pairs = [];
-    for (let i = 0; i < at.length; i += 2) pairs.push([at[i], at[i + 1]]);
+    for (let i = 0, start = 0; i < at.length; i += 2) pairs.push([start += at[i], at[i + 1]]);  // from the one before
     return pairs;
   }).sort((a, b) => a[0] - b[0]);
   const spans = data.timeline.phases.filter(([name]) => name === phase.name);
@@ -43,7 +43,7 @@ function another(by) {
   const number = times.length.toLocaleString("en"), many = counted(of, what, what === "pass" ? "passes" : what + "s");
   const count = all < of ? `the ${number} longest here, ${many} in the run` : times.length < of ? `${number} here, ${many} in the run` : many;
   what1.replaceChildren(h("b", {}, name || shown.title), ` ${time(length)} at ${time(start)}`,
-    of > 1 ? `, ${(shown.at + 1).toLocaleString("en")} of ${count}` : "", shown.at === longest && times.length > 1 ? ", the longest" : "");
+    shown.at === longest && times.length > 1 ? " · the longest" : "", of > 1 ? ` · ${(shown.at + 1).toLocaleString("en")} of ${count}` : "");
   steps.hidden = times.length < 2;
   steps.children[0].disabled = shown.at === 0;
   steps.children[1].disabled = shown.at === times.length - 1;

@@ -20,7 +20,8 @@ from ..divisions import GAPS, Divisions
 from ..tracks import label
 
 #: Times a place has: one of a few rows many, one of many rows few, and all together no more than a page can carry.
-_MOST, _FEWEST, _TOGETHER = 100, 4, 20_000
+_MOST, _FEWEST, _TOGETHER = 60, 4, 20_000
+_OF_A_BAR = 10  # of the flame graph, of which there are many
 _NAME_LIMIT = 512  # as the timeline cuts names
 #: Findings about empty times of a device, and what the gaps are called that they are about.
 _CAUSES = {
@@ -64,7 +65,8 @@ class Places:
     def within(self, path: Path, kind: str, name: str) -> int | None:
         """Of the calls that a block itself launched."""
         key = "within", path, kind, name
-        return self._place(key, label(name), "call", lambda: self._times(self._launched.get((path, kind, name), ())))
+        mine = self._launched.get((path, kind, name), ())
+        return self._place(key, label(name), "call", lambda: self._times(mine), _OF_A_BAR)
 
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
@@ -107,16 +109,20 @@ class Places:
             return self._place(what, label(name), "call", lambda: self._times(self._groups.get(what, ())))
         return self._place((kind, name), label(name), "call", lambda: self._others.get((kind, name), ()))
 
-    def _place(self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]") -> int | None:
+    def _place(
+        self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]", most: int = _MOST
+    ) -> int | None:
         if key in self._known:
             return self._known[key]
         all_of_them = list(times())
         number = self._known[key] = len(self.rows) if all_of_them else None
         if all_of_them:
-            longest = nlargest(self._limit, all_of_them, key=_length)
-            found = chain.from_iterable((start - self._start_ns, end - start) for start, end in sorted(longest))
+            longest = sorted(nlargest(min(most, self._limit), all_of_them, key=_length))
+            before = chain((self._start_ns,), (start for start, _ in longest))  # each start is told from the one before
+            found = [(start - last, end - start) for (start, end), last in zip(longest, before, strict=False)]
             shown = None if name is None else one_line(name, _NAME_LIMIT)
-            self.rows.append({"name": shown, "what": what, "of": len(all_of_them), "at": list(found)})
+            at = list(chain.from_iterable(found))
+            self.rows.append({"name": shown, "what": what, "of": len(all_of_them), "at": at})
         return number
 
     def _times(self, rows: Iterable[int]) -> Iterator[_Times]:
