@@ -1,5 +1,6 @@
 """The page in a real browser: no error, no request, hostile names inert, what it draws can be used."""
 
+import re
 from itertools import accumulate
 
 import pytest
@@ -38,6 +39,12 @@ def test_no_error_and_no_request(opened):
     assert page.evaluate("[...document.querySelectorAll('section')].map(s => s.id).filter(Boolean)") == [
         "verdict", "breakdown", "timeline", "findings", "shares", "blocks", "flame", "metrics", "operations", "host",
     ]  # fmt: skip
+    groups = page.evaluate(
+        "[...document.querySelectorAll('#tiles > *')].map(g => [...g.children].map(c => c.tagName).join())"
+    )
+    assert set(groups) <= {"DT,DD", "DT,DD,DD"}  # a list of terms holds nothing else
+    assert page.evaluate("[...document.querySelectorAll('.table')].every(one => one.querySelector('[tabindex=\"0\"]'))")
+    assert not re.search(r"\bkept\b|\bcounted\b|\bseen =", page.evaluate("document.body.innerText"))
     assert page.complaints() == []
 
 
@@ -74,6 +81,30 @@ def test_an_empty_session_has_a_page(opened):
     page = opened(Session())
     assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "Nothing was recorded."
     assert "Confidence" not in page.evaluate("document.body.innerText")
+    assert page.complaints() == []
+
+
+def test_a_run_without_a_gpu_says_how_long_each_block_took(opened):
+    why = "no CUDA device or driver is there"
+    passes = [block(("fit", "load"), at * 10 * MS, at * 10 * MS + 3 * MS, number=2 + at, parent=1) for at in range(4)]
+    run = session(block(("fit",), 0, 40 * MS), *passes, end=42 * MS, capture={"state": "unavailable", "reason": why})
+    page = opened(run)
+    assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "“fit” took 40.0 ms in 1 call."
+    told = page.evaluate("document.querySelector('#verdict').innerText")
+    assert told.count("No GPU work was seen") == told.count(why) == 1
+    assert "In it: “load” 12.0 ms (4 calls)." in told
+    assert "onfidence" not in told
+    there = page.evaluate("[...document.querySelectorAll('section')].map(one => one.id)")
+    assert there == ["verdict", "timeline", "blocks", "flame"]
+    assert page.evaluate("document.querySelectorAll('#blocks tbody tr').length") == 2
+    assert page.evaluate("document.querySelector('#flame h2').textContent").endswith("time for which blocks were open")
+    page.evaluate("document.querySelector('#flame canvas').focus()")
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        press(page, key)
+    assert (
+        page.evaluate("trail.querySelector('.what').textContent")
+        == "load 3.00 ms at 0 ns · the longest · 1 of 4 passes"
+    )
     assert page.complaints() == []
 
 
@@ -139,7 +170,7 @@ def test_each_row_leads_to_the_timeline_and_back(opened):
         times = [
             (start, length)
             for place in places
-            if told.startswith(place["name"] or "The part")
+            if told.startswith(place["name"] or "This part of the run")
             for start, length in zip(accumulate(place["at"][::2]), place["at"][1::2], strict=True)
         ]
         assert any(view["from"] <= start and start + length <= view["to"] for start, length in times), (what, told)
