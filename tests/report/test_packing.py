@@ -42,6 +42,6 @@ def test_random_columns_come_back():
 def test_it_takes_the_fewest_bytes():
     sizes = {name: len(packed(array("q", values), alike=True).data) for name, values in COLUMNS.items()}
     assert (sizes["nothing"], sizes["zeros"], sizes["small"]) == (0, 0, 5_000)
-    assert sizes["one large"] == 601 + 12  # one byte each, and that one with its place
-    assert sizes["all large"] == 800
-    assert sizes["slowly"] == sizes["up and down"] == 2_000 + 12  # as differences
+    assert sizes["one large"] <= 3 * (2 + 8)  # where it changes, and to what
+    assert sizes["all large"] == 700
+    assert sizes["slowly"] < 500 < sizes["up and down"] <= 2_000 + 12  # as differences
