@@ -101,6 +101,17 @@ def test_hostile_names_are_inert(opened):
     assert page.complaints() == []
 
 
+def test_a_browser_that_cannot_read_base64_by_itself_draws_the_same(opened, browser):
+    script = browser.call("Page.addScriptToEvaluateOnNewDocument", source="delete Uint8Array.fromBase64")["identifier"]
+    page = opened(training(2))
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    assert page.evaluate("typeof Uint8Array.fromBase64") == "undefined"
+    focus(page)
+    press(page, "n")
+    assert page.evaluate(DETAILS).startswith(f"train · {time_text(training(2).blocks[0].duration_ns)} from 2.0 ms")
+    assert page.complaints() == []
+
+
 def test_an_empty_session_has_a_page(opened):
     page = opened(Session())
     assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "Nothing was recorded."
@@ -271,6 +282,9 @@ def test_a_time_that_is_dragged_over_is_summed_up_by_name_and_by_stream(opened):
     page = opened(run)
     page.evaluate("gpusense.choose('whole'); document.getElementById('timeline').scrollIntoView()")
     page.evaluate("gpusense.timeline.draw()")
+    page.evaluate(
+        "document.addEventListener('copy', () => { globalThis.copied = document.activeElement.value; }, { once: true })"
+    )
     spans = [(30, 8, 0), (30, 60, 8)]  # on the ruler; with Shift anywhere
     for begin, y, shift in spans:
         left, right = place(page, begin * MS), place(page, 60 * MS)
@@ -290,10 +304,17 @@ def test_a_time_that_is_dragged_over_is_summed_up_by_name_and_by_stream(opened):
         )
         (row,) = [row for row in rows if row[0] == "sm90_xmma_gemm_bf16"]
         assert row[1:] == [time_text(sum(gemms)), str(len(gemms)), f"{sum(gemms) / (high - low) * 100:.0f} %"]
-        assert {"stream 7", "stream 14", "stream 20"} & {row[0] for row in rows}
+        assert {"stream 7", "stream 20", "copies to GPU"} <= {row[0] for row in rows}
+        page.evaluate(
+            "[...document.querySelectorAll('#timeline .area button')].find(b => b.innerText === 'Copy').click()"
+        )
         focus(page)
         press(page, "Escape")
         assert page.evaluate("document.querySelector('#timeline .area').hidden")
+    lines = page.evaluate("copied").splitlines()
+    assert lines[0].startswith(time_text(high - low))
+    (line,) = [line.split() for line in lines if line.startswith("sm90_xmma_gemm_bf16 ")]
+    assert " ".join(line[1:]) == " ".join(row[1:])
     assert page.complaints() == []
 
 

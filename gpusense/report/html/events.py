@@ -44,7 +44,9 @@ class Line(NamedTuple):
     records: list[Any]
     rows: "Sequence[int] | None" = None
 
-    def __len__(self) -> int:
+    @property
+    def number(self) -> int:
+        """How many events it has."""
         return len(self.records if self.rows is None else self.rows)
 
 
@@ -128,7 +130,7 @@ def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> 
     steps = _step_row(made, divisions)
     work = facts.work
     lines, skipped = _lines(session, work)
-    total = sum(map(len, lines))
+    total = sum(line.number for line in lines)
     floor, joined, short_gaps = _floor(lines, work, limit, total), 0, 0
     resolution = max(1, facts.window_ns // 8192)
     skipped += max(0, len(lines) - _ROW_LIMIT)
