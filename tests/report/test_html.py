@@ -7,9 +7,10 @@ import zipfile
 
 import pytest
 from support.pages import page_of
-from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
+from support.sessions import HOSTILE, MS, T0, US, block, crowd, eventful, kernel, sample, session, sync, training
 
-from gpusense._records.records import Aggregate, Counters, UnseenInterval
+from gpusense._records.records import Aggregate, Counters, GpuAllocation, UnseenInterval
+from gpusense._records.work import WorkTable
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
@@ -31,8 +32,10 @@ def drawn(page):
             yield row["group"], row["name"], data["names"][name], start, length, data["paths"][path]
 
 
-def test_every_record_is_on_the_timeline_with_its_nanoseconds():
-    run = training(4)
+@pytest.mark.parametrize("make", [lambda: training(4), eventful], ids=["training", "two processes"])
+def test_every_record_is_on_the_timeline_with_its_nanoseconds(make):
+    run = make()
+    run.records = [record for record in run.records if type(record) is not GpuAllocation]  # an instant
     page = page_of(run)
     expected = sorted((record.start_ns - T0, end_of(record) - record.start_ns) for record in run.records)
     got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "empty: why")
@@ -224,6 +227,24 @@ def test_work_that_is_counted_is_drawn_as_what_is_listed():
     names = {name for name, _, _ in expected}
     assert sorted((name, start, length) for _, _, name, start, length, _ in drawn(page) if name in names) == expected
     assert page.data["timeline"]["note"] == ""
+
+
+def test_a_record_costs_few_bytes():
+    page = page_of(crowd(20_000))
+    assert len(page.scripts["events"]) <= 12 * 20_000
+
+
+def test_what_a_long_run_has_only_sums_of_is_where_it_was():
+    run = crowd(600)
+    work = WorkTable(400)
+    for record in run.records:
+        work.add(record)
+    run.take_work(work)
+    (hole,) = work.holes
+    timeline = page_of(run).data["timeline"]
+    assert timeline["holes"] == [[hole.start_ns - T0, hole.end_ns - T0, hole.rows]]
+    assert timeline["events"] == len(work) == 600 - hole.rows
+    assert f"{hole.rows} operations of a long run are known as sums alone" in timeline["note"]
 
 
 def test_metrics_that_are_unknown_are_absent_and_not_zero():

@@ -3,7 +3,6 @@
 import base64
 import io
 import json
-import struct
 from functools import cached_property
 from html.parser import HTMLParser
 from itertools import accumulate
@@ -73,17 +72,20 @@ COLUMNS = ("start", "length", "name", "path", "launch", "size")
 
 def unpacked(raw, at, shape, count):
     """The numbers of a packed column, and where the next one begins."""
-    width, far, steps = shape
-    if not width:
+    if not shape:
         return [0] * count, at
-    fields = struct.Struct(f"<{count}{' BH I   d'[width]}{far}I{far}d")
-    numbers = list(map(int, fields.unpack_from(raw, at)))
-    values, places, large = numbers[:count], numbers[count : count + far], numbers[count + far :]
-    for place, value in zip(places, large, strict=True):
-        values[place] = value
+    width, steps, far, distances, large = (*shape, 0, 0, 0)[:5]
+    planes = [raw[at + count * byte :][:count] for byte in range(width)]
+    values = [int.from_bytes(one, "little") for one in zip(*planes, strict=True)] if width else [0] * count
+    at += width * count
+    if far:
+        apart, at = unpacked(raw, at, distances, far)
+        others, at = unpacked(raw, at, large, far)
+        for place, value in zip(accumulate(apart), others, strict=True):
+            values[place] = value
     if steps:
         values = list(accumulate(-(step + 1) // 2 if step % 2 else step // 2 for step in values))
-    return values, at + fields.size
+    return values, at
 
 
 def page_of(run, **options):

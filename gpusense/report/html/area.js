@@ -78,7 +78,7 @@ const KEYS = [
 function keysOverlay() {
   const overlay = h("dialog", { class: "keys", "aria-label": "Keys" }, h("div", { class: "controls" }, h("b", {}, "Keys"), h("span", { class: "grow" }),
     h("button", { type: "button", onclick: () => overlay.close() }, "Close")),
-    KEYS.map(([title, keys]) => h("div", {}, h("h3", {}, title), h("dl", {}, keys.map(([key, what]) =>
+    KEYS.map(([title, keys]) => h("div", {}, h("h3", {}, title), h("dl", {}, keys.flatMap(([key, what]) =>
       [h("dt", {}, key.split(/ {2}/).map((one) => h("kbd", {}, one))), h("dd", {}, what)])))));
   overlay.addEventListener("click", (event) => { if (event.target === overlay) overlay.close(); });
   overlay.addEventListener("keydown", (event) => { if (event.key === "?") { event.preventDefault(); overlay.close(); } });

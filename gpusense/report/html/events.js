@@ -12,31 +12,27 @@ function readEvents(facts) {
   const start = new Float64Array(count), length = new Float64Array(count);
   const name = new Uint32Array(count), path = new Uint32Array(count), launch = new Uint32Array(count), size = new Float64Array(count);
   let place = 0;
-  const take = (type, number) => {
-    const from = place;
-    place += number * type.BYTES_PER_ELEMENT;
-    return new type(bytes.buffer.slice(from, place));
-  };
-  const TYPES = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array, 8: Float64Array };
-  /** One column of a row: numbers of `width` bytes, those that do not fit behind them, perhaps as differences. */
-  function unpack([width, far, steps], into, at, number) {
-    if (!width) return;
-    const values = take(TYPES[width], number), places = take(Uint32Array, far), large = take(Float64Array, far);
-    if (!steps) {
-      into.set(values, at);
-      for (let i = 0; i < far; i++) into[at + places[i]] = large[i];
-      return;
+  /** A column: numbers of `width` bytes, those that do not fit behind them, perhaps as differences. */
+  function unpack(shape, number) {
+    const values = new Float64Array(number);
+    if (!shape) return values;
+    const [width, steps, far, distances, large] = shape;
+    for (let byte = 0, scale = 1; byte < width; byte++, scale *= 256)  // all lowest bytes, then all second ones
+      for (let i = 0; i < number; i++) values[i] += bytes[place++] * scale;
+    if (far) {
+      const apart = unpack(distances, far), what = unpack(large, far);
+      for (let i = 0, at = 0; i < far; i++) values[at += apart[i]] = what[i];
     }
-    for (let i = 0, value = 0, next = 0; i < number; i++) {
-      const step = places[next] === i ? large[next++] : values[i];
-      value += step % 2 ? -(step + 1) / 2 : step / 2;
-      into[at + i] = value;
+    if (steps) for (let i = 0, value = 0; i < number; i++) {
+      const step = values[i];
+      values[i] = value += step % 2 ? -(step + 1) / 2 : step / 2;
     }
+    return values;
   }
   facts.rows.forEach((row, number) => {
     row.to = number + 1 < facts.rows.length ? facts.rows[number + 1].at : count;
     const columns = [start, length, name, path, launch, size];
-    columns.forEach((into, which) => unpack(row.shapes[which], into, row.at, row.to - row.at));
+    columns.forEach((into, which) => into.set(unpack(row.shapes[which], row.to - row.at), row.at));
     let time = row.from;  // the first column has how long after the event before each one begins
     for (let event = row.at; event < row.to; event++) {
       time = start[event] += time;

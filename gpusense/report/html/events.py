@@ -1,7 +1,8 @@
 """The timeline's rows as packed columns; beyond a limit short neighbours are joined, and the page says how."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 from ..._records import lanes
@@ -28,7 +29,7 @@ _NAME_LIMIT = 512
 #: Phases that are drawn.
 _BAND_LIMIT = 20_000
 #: Beyond so many gaps those below the resolution are left out.
-_GAP_LIMIT = 50_000
+_GAP_LIMIT = 200_000
 #: Kinds of work beyond this have no details.
 _DETAILED = 5_000
 _JOINED = "short ones, joined"
@@ -43,7 +44,9 @@ class Line(NamedTuple):
     records: list[Any]
     rows: "Sequence[int] | None" = None
 
-    def __len__(self) -> int:
+    @property
+    def number(self) -> int:
+        """How many events it has."""
         return len(self.records if self.rows is None else self.rows)
 
 
@@ -127,7 +130,7 @@ def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> 
     steps = _step_row(made, divisions)
     work = facts.work
     lines, skipped = _lines(session, work)
-    total = sum(map(len, lines))
+    total = sum(line.number for line in lines)
     floor, joined, short_gaps = _floor(lines, work, limit, total), 0, 0
     resolution = max(1, facts.window_ns // 8192)
     skipped += max(0, len(lines) - _ROW_LIMIT)
@@ -141,7 +144,7 @@ def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> 
         made.row(line.group, line.name, columns, busy=line.device is not None)
         following = lines[at + 1].device if at + 1 < len(lines) else None
         if line.device is not None and (following is None or card(*line.device) != card(*following)):
-            short_gaps += _gap_row(made, line.group, list(divisions.gaps(line.device)), resolution)
+            short_gaps += _gap_row(made, line.group, divisions.gaps(line.device), resolution)
     made.facts = {
         "start_ns": str(made.start_ns),
         "span": facts.window_ns,
@@ -376,17 +379,22 @@ def _join(columns: Columns, floor: int, resolution: int) -> int:
     return joined
 
 
-def _gap_row(made: Events, group: str, gaps: list[Gap], resolution: int) -> int:
+def _gap_row(made: Events, group: str, gaps: Iterable[Gap], resolution: int) -> int:
     """Adds why a device was empty; returns how many gaps were too short to draw in a large run."""
-    if not gaps:
+    start, end, name = columns = array("q"), array("q"), array("q")
+    for begin, until, cause in gaps:
+        start.append(begin)
+        end.append(until)
+        name.append(made.name_id(GAPS[cause], f"gap-{cause}"))
+    if not start:
         return 0
-    floor = resolution if len(gaps) > _GAP_LIMIT else 0
-    drawn = [gap for gap in gaps if gap.end_ns - gap.start_ns >= floor]
-    names = array("q", [made.name_id(GAPS[gap.cause], f"gap-{gap.cause}") for gap in drawn])
-    zeros = array("q", bytes(8 * len(drawn)))
-    start, end = array("q", [gap.start_ns for gap in drawn]), array("q", [gap.end_ns for gap in drawn])
-    made.row(group, "empty: why", Columns(start, end, names, zeros, zeros, zeros), busy=False)
-    return len(gaps) - len(drawn)
+    count = len(start)
+    if count > _GAP_LIMIT:
+        long = lanes.above(lanes.lengths(start, end), max(0, resolution - 1))
+        start, end, name = (array("q", compress(column, long)) for column in columns)
+    zeros = array("q", bytes(8 * len(start)))
+    made.row(group, "empty: why", Columns(start, end, name, zeros, zeros, zeros), busy=False)
+    return count - len(start)
 
 
 def _note(session: Session, work: WorkTable, total: int, joined: int, floor: int, skipped: int, gap_floor: str) -> str:

@@ -1,6 +1,7 @@
 """Columns of numbers for the page in few bytes, which a few lines of JavaScript read into arrays. Pure.
 
-Most numbers of a column fit into one or two bytes; those that do not stand behind them, with their places.
+Most numbers of a column fit into two bytes, into one, or are 0. Those that do not fit stand behind them: how far each
+is from the one before, and then what they are, as columns themselves.
 """
 
 import sys
@@ -10,16 +11,17 @@ from typing import Any, NamedTuple
 
 from ..._records import lanes
 
-_WIDTHS = {1: "B", 2: "H", 4: "I", 8: "d"}  # bytes of a number, and what array holds such
-_FAR = 4 + 8  # bytes of a number that does not fit, with its place
+#: Bytes that a number takes about which does not fit.
+_FAR = 6
 
 
 class Packed(NamedTuple):
-    """``shape`` is what a reader needs: bytes of each number, how many do not fit, and 1 where the numbers are the
-    differences from the one before, an odd one a negative one."""
+    """``shape`` is what a reader needs: 0 where all numbers are 0; else the bytes of each, of which all lowest stand
+    first, and 1 where the numbers are the differences from the one before, an odd one a negative one; and where some do
+    not fit, how many, and the shapes of their distances and of themselves."""
 
     data: bytes
-    shape: tuple[int, int, int]
+    shape: Any
 
 
 def packed(values: "array[int]", *, alike: bool = False) -> Packed:
@@ -42,29 +44,31 @@ def _steps(values: "array[int]") -> "array[int]":
 
 
 def _fitting(values: "array[int]") -> tuple[int, int]:
-    """Bytes that a column takes at least, and the width with which it does."""
-    if not any(values):
-        return 0, 0
-    return min(
-        (len(values) * width + (_FAR * _beyond(values, width).count(1) if width < 8 else 0), width) for width in _WIDTHS
-    )
+    """Bytes that a column takes at least, about, and the width with which it does."""
+    most = -(-max(values, default=0).bit_length() // 8)
+    best = len(values) * most, most
+    for width in range(most):
+        far = _beyond(values, width).count(1)
+        if 2 * far < len(values):
+            best = min(best, (len(values) * width + _FAR * far, width))
+    return best
 
 
 def _beyond(values: "array[int]", width: int) -> bytes:
+    """A byte for each number: 1 where so many bytes do not hold it."""
     return lanes.above(values, (1 << 8 * width) - 1)
 
 
 def _written(values: "array[int]", width: int, steps: int) -> Packed:
-    if not width:
-        return Packed(b"", (0, 0, 0))
-    far = lanes.places(_beyond(values, width)) if width < 8 else array("I")
-    large = array("d", map(values.__getitem__, far))
-    if far:
-        values = values[:]
-    for at in far:
-        values[at] = 0
-    columns: list[array[Any]] = [array(_WIDTHS[width], values), far, large]
-    if sys.byteorder == "big":
-        for column in columns:
-            column.byteswap()
-    return Packed(b"".join(column.tobytes() for column in columns), (width, len(far), steps))
+    places = lanes.places(_beyond(values, width))
+    low = values[:] if places else values
+    for at in places:
+        low[at] = 0
+    raw = low.tobytes()
+    data = b"".join(raw[at if sys.byteorder == "little" else 7 - at :: 8] for at in range(width))  # the lowest first
+    if not places:
+        return Packed(data, [width, steps] if width else 0)
+    view = memoryview(places)
+    distances = packed(array("q", [places[0], *map(sub, view[1:], view[:-1])]))
+    large = packed(array("q", map(values.__getitem__, places)))
+    return Packed(data + distances.data + large.data, [width, steps, len(places), distances.shape, large.shape])

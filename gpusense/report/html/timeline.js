@@ -334,7 +334,7 @@ function timeline(facts) {
     const from = event < 0 ? null : launcher(event);
     if (from) parts.push(h("div", {},
       button(`From ${labelOf(from.event)}`, "Go to the block that launched it", () => show(from.event)),
-      from.sure ? " launched it" : h("span", { class: "quiet" }, " launched it if it was the last of this block to have begun; which one did is not recorded")));
+      from.sure ? " launched it" : h("span", { class: "quiet" }, " launched it, or an earlier pass of the same block: which one is not recorded")));
     details.replaceChildren(...(parts.length ? parts : [h("span", { class: "quiet" }, "Select an event for its details. Ctrl and wheel zoom, dragging moves, Shift and dragging sums up. Press ? for all keys.")]));
     redraw();
   }
@@ -353,8 +353,7 @@ function timeline(facts) {
   }
   function show(event) {
     const wide = view.to - view.from, middle = start[event] + length[event] / 2;
-    if (length[event] > wide) look(start[event], end(event));
-    else if (start[event] < view.from || end(event) > view.to) look(middle - wide / 2, middle + wide / 2);
+    if (end(event) <= view.from || start[event] >= view.to) look(middle - wide / 2, middle + wide / 2);
     reveal(event);
     choose(event);
   }
@@ -401,12 +400,19 @@ function timeline(facts) {
     const row = filled.find((one) => { const event = near(one, centre()); return event >= 0 && end(event) > view.from && start[event] < view.to; }) || filled[0];
     if (row) show(near(row, row.to - row.at && centre()));
   }
+  let column = null;  // where up and down go, whatever rows without an event there lie between
   function otherRow(by) {
     if (selected < 0) return first();
     const row = filled[filled.indexOf(rowOf(selected)) + by];
     if (!row) return;
-    const low = Math.max(view.from, start[selected]), high = Math.min(view.to, end(selected));
-    show(near(row, high > low ? (low + high) / 2 : start[selected] + length[selected] / 2));
+    if (!column || column.selected !== selected) {
+      const low = Math.max(view.from, start[selected]), high = Math.min(view.to, end(selected));
+      column = { at: high > low ? (low + high) / 2 : start[selected] + length[selected] / 2, ...view };
+    }
+    const event = near(row, column.at);
+    if (start[event] < column.to && end(event) > column.from) look(column.from, column.to);
+    show(event);
+    column.selected = selected;
   }
   /** The next of the same name in its row; the first of all while nothing is selected. */
   function same(by) {
@@ -455,7 +461,7 @@ function timeline(facts) {
   function openArea(from, to) {
     area = { from: Math.max(0, Math.min(from, to)), to: Math.min(span, Math.max(from, to)) };
     panel.hidden = false;
-    panel.replaceChildren(...areaPanel(facts, events, rows, area, closeArea, () => third(area.from, area.to)));
+    panel.replaceChildren(...areaPanel(facts, events, rows, area, closeArea, () => look(area.from, area.to)));
     redraw();
   }
 
@@ -487,7 +493,7 @@ function timeline(facts) {
   };
   const onCanvas = {
     ArrowLeft: () => beside(-1), ArrowRight: () => beside(1), ArrowUp: () => otherRow(-1), ArrowDown: () => otherRow(1),
-    Home: () => look(0, span), Enter: () => { if (selected >= 0) third(start[selected], end(selected)); else if (marked) third(marked.start, marked.end); },
+    Home: () => look(0, span), Enter: () => { if (selected >= 0) look(start[selected], end(selected)); else if (marked) look(marked.start, marked.end); },
   };
   onCanvas.f = onCanvas.Enter;
   document.addEventListener("keydown", (event) => {
@@ -581,6 +587,9 @@ function timeline(facts) {
       chosen = name;
       if (of.length) look(of[0][2], of[of.length - 1][3]); else look(0, span);
     },
+    // For who looks at the page from outside: the ruler, where a time stands, the rows, what is selected.
+    marks: () => ticks(view.from, view.to, main.width() - left), place: (time) => left + ((time - view.from) / (view.to - view.from)) * (main.width() - left),
+    rows: () => rows, selectedRow: () => rowOf(selected), area: () => area,
     whole: (on) => { paper = on; }, look, view, draw: () => { main.paint(); map.paint(); }, start: () => { main.fit(); map.fit(); },
   };
 }
