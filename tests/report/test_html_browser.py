@@ -349,6 +349,19 @@ def test_the_flame_graph_is_searched_and_turned_over(opened):
     assert " · in backward › sm90_xmma_gemm_bf16" in page.evaluate(details)
     press(page, "Escape")
     assert page.evaluate(said) == ""
+    box = page.evaluate("(b => [b.left, b.top])(document.querySelector('#flame canvas').getBoundingClientRect())")
+    for kind in ("mousePressed", "mouseReleased"):  # on the innermost caller, inside which is nothing to zoom into
+        page.call("Input.dispatchMouseEvent", type=kind, x=box[0] + 9, y=box[1] + 88, button="left", clickCount=1)
+    assert page.evaluate("trail.querySelector('.what').textContent").startswith("sm90_xmma_gemm_bf16 ")
+    assert page.complaints() == []
+
+
+def test_what_is_selected_on_the_timeline_is_marked_in_the_tables(opened):
+    page = opened(training(6))
+    detail = "{ start: 0, end: 1e7, name: 'sm90_xmma_gemm_bf16', row: 'stream 7' }"
+    page.evaluate(f"document.dispatchEvent(new CustomEvent('gpusense:selected', {{ detail: {detail} }}))")
+    marked = page.evaluate("[...document.querySelectorAll('tr.selected')].map(row => row.cells[0].textContent)")
+    assert marked == ["sm90_xmma_gemm_bf16"]
     assert page.complaints() == []
 
 

@@ -65,7 +65,7 @@ function leave() {
 // Before the timeline's own keys: as long as the bar is there, they go from one time to the next and back.
 document.addEventListener("keydown", (event) => {
   const act = { n: () => another(1), p: () => another(-1), Escape: goBack }[event.key];
-  if (!shown || !act || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
+  if (!shown || !act || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
   event.preventDefault();
   event.stopImmediatePropagation();
   act();
