@@ -191,8 +191,8 @@ def _apart(columns: Columns) -> Columns:
 
 
 def _between(columns: Columns, others: Columns) -> "array[int]":
-    """Of each event twice the number of ``others`` that are skipped, where it is exactly between two of these; else 1.
-    The first may follow the first of them."""
+    """Of each event that is exactly between two of ``others`` twice the number of these which are skipped since the one
+    before it; else 1."""
     found, at, last, most = array("q"), 0, -1, len(others.start) - 1
     ends, starts = others.end, others.start
     for begin, until in zip(columns.start, columns.end, strict=True):

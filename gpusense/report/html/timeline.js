@@ -294,15 +294,25 @@ function timeline(facts) {
   // --- what is known of an event ------------------------------------------------------------------------------------
 
   const blocks = tracks.filter((row) => row.to > row.at && facts.colours[name[row.at]] === "block");
-  /** The block that launched an event: as recorded, else the last of its path that had begun; null where there is none. */
+  /** The block that launched an event: as recorded, else the last of its path that can have; null where there is none. */
   function launcher(event) {
     if (launch[event]) return { event: launch[event] - 1, sure: true };
-    if (!path[event] || name[event] === JOINED || !rowOf(event).busy) return null;
+    const row = rowOf(event);
+    if (!path[event] || name[event] === JOINED || !row.busy) return null;
+    // A stream runs what is launched in order: after the launch before it, whose block is known, and before the next.
+    let after = -Infinity, before = start[event];
+    if (row.title.startsWith("stream")) {
+      let one = event, other = event;
+      while (one >= row.at && !launch[one]) one--;
+      while (other < row.to && !launch[other]) other++;
+      if (one >= row.at) after = start[launch[one] - 1];
+      if (other < row.to) before = Math.min(before, end(launch[other] - 1));
+    }
     let best = -1, many = 0;
-    for (const row of blocks) for (let one = row.at; one < row.to; one++)
-      if (path[one] === path[event]) {
+    for (const of of blocks) for (let one = of.at; one < of.to; one++)
+      if (path[one] === path[event] && start[one] <= before && end(one) >= after) {
         many++;
-        if (start[one] <= start[event] && (best < 0 || start[one] > start[best])) best = one;
+        if (best < 0 || start[one] > start[best]) best = one;
       }
     return best < 0 ? null : { event: best, sure: many === 1 };
   }
