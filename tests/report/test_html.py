@@ -15,6 +15,7 @@ from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
 from gpusense.cli.demo import RECORDED
+from gpusense.report.divisions import Divisions
 from gpusense.report.html import page as html
 from gpusense.report.html.charts import thin
 from gpusense.report.tracks import end_of, label
@@ -229,9 +230,14 @@ def test_work_that_is_counted_is_drawn_as_what_is_listed():
     assert page.data["timeline"]["note"] == ""
 
 
-def test_a_record_costs_few_bytes():
-    page = page_of(crowd(20_000))
-    assert len(page.scripts["events"]) <= 12 * 20_000
+@pytest.mark.parametrize("streams", [1, 4])
+def test_every_gap_of_a_device_is_on_the_timeline_and_a_record_costs_few_bytes(streams):
+    run = crowd(5_000, streams=streams)
+    page = page_of(run)
+    expected = [(gap.start_ns - T0, gap.end_ns - gap.start_ns) for gap in Divisions(Facts(run)).gaps(("cuda", 0))]
+    assert [(start, length) for _, row, _, start, length, _ in drawn(page) if row == "empty: why"] == expected
+    assert len(expected) > 80
+    assert len(page.scripts["events"]) <= 12 * 5_000
 
 
 def test_what_a_long_run_has_only_sums_of_is_where_it_was():

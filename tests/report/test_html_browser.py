@@ -604,11 +604,18 @@ def test_every_row_is_reached_by_keys_and_all_that_is_found_is_walked_through(op
 
 
 def test_an_arrow_leads_from_the_block_that_launched(opened):
-    """It is certain where the launch is known; of work that is only counted the block's last pass is taken."""
+    """It is certain where the launch is known, or those before and after it in the stream tell; else the block's last
+    pass is taken."""
     passes = [block(("step",), at * MS, at * MS + 500 * US, number=at + 1) for at in range(5)]
     listed = kernel("late", 3_600 * US, 3_700 * US, path=("step",), block_id=2)
-    run = session(*passes, listed, kernel("counted", 4_100 * US, 4_200 * US, path=("step",)), end=5 * MS)
+    between = kernel("between", 3_720 * US, 3_740 * US, path=("step",))
+    then = kernel("then", 3_750 * US, 3_760 * US, path=("step",), block_id=2)
+    run = session(*passes, listed, between, then, kernel("counted", 4_100 * US, 4_200 * US, path=("step",)), end=5 * MS)
     page = opened(run)
+    page.evaluate(f"showOnTimeline({{start: {3_720 * US}, end: {3_740 * US}, name: 'between'}})")
+    assert "not recorded" not in page.evaluate(DETAILS)
+    page.evaluate("document.querySelector('#timeline .details button').click()")
+    assert "step · 500 µs from 1.000 ms" in page.evaluate(DETAILS)
     page.evaluate(f"showOnTimeline({{start: {3_600 * US}, end: {3_700 * US}, name: 'late'}})")
     assert "launched it" in page.evaluate(DETAILS)
     assert "not recorded" not in page.evaluate(DETAILS)

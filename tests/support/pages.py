@@ -57,10 +57,16 @@ class Page(HTMLParser):
             for shape in row["shapes"]:
                 values, at = unpacked(raw, at, shape, end - row["at"])
                 columns.append(values)
-            time = row["from"]
-            for place, gap in enumerate(columns[0]):
-                columns[0][place] = time + gap
-                time += gap + columns[1][place]
+            codes = columns.pop() if "after" in row else [1] * (end - row["at"])
+            time, one = row["from"], rows[row["after"]]["at"] - 1 if "after" in row else 0
+            for place, code in enumerate(codes):
+                if code == 1:
+                    columns[0][place] += time
+                else:
+                    one += code // 2 + 1
+                    columns[0][place] = found[0][one] + found[1][one]
+                    columns[1][place] = found[0][one + 1] - columns[0][place]
+                time = columns[0][place] + columns[1][place]
             for column, values in zip(found, columns, strict=True):
                 column += values
         assert at == len(raw)

@@ -72,14 +72,18 @@ const KEYS = [
     ["wheel with Ctrl", "zoom at the pointer"], ["drag", "move"], ["drag with Shift", "sums of that time; on the ruler without Shift"], ["double-click", "zoom in"],
   ]],
   ["Finding", [["/", "find events by name"], ["Enter  ↓", "the next that was found"], ["Shift+Enter  ↑", "the one before"], ["Esc", "forget the search"]]],
+  ["Tables and flame graph", [
+    ["↑ ↓", "from row to row"], ["← →", "in the flame graph, to what lies beside"], ["Enter", "show it on the timeline"], ["Space", "zoom into a part of the flame graph"],
+    ["n  p", "then its next time, the one before"], ["Esc", "back to where you came from"],
+  ]],
   ["Page", [["Tab", "from part to part"], ["?", "these keys"], ["Esc", "close them"]]],
 ];
 /** All keys of the page, over it. */
 function keysOverlay() {
   const overlay = h("dialog", { class: "keys", "aria-label": "Keys" }, h("div", { class: "controls" }, h("b", {}, "Keys"), h("span", { class: "grow" }),
     h("button", { type: "button", onclick: () => overlay.close() }, "Close")),
-    KEYS.map(([title, keys]) => h("div", {}, h("h3", {}, title), h("dl", {}, keys.flatMap(([key, what]) =>
-      [h("dt", {}, key.split(/ {2}/).map((one) => h("kbd", {}, one))), h("dd", {}, what)])))));
+    h("div", {}, KEYS.map(([title, keys]) => h("div", {}, h("h3", {}, title), h("dl", {}, keys.flatMap(([key, what]) =>
+      [h("dt", {}, key.split(/ {2}/).map((one) => h("kbd", {}, one))), h("dd", {}, what)]))))));
   overlay.addEventListener("click", (event) => { if (event.target === overlay) overlay.close(); });
   overlay.addEventListener("keydown", (event) => { if (event.key === "?") { event.preventDefault(); overlay.close(); } });
   return overlay;

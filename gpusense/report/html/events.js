@@ -33,10 +33,17 @@ function readEvents(facts) {
     row.to = number + 1 < facts.rows.length ? facts.rows[number + 1].at : count;
     const columns = [start, length, name, path, launch, size];
     columns.forEach((into, which) => into.set(unpack(row.shapes[which], row.to - row.at), row.at));
-    let time = row.from;  // the first column has how long after the event before each one begins
+    const after = row.after === undefined ? null : unpack(row.shapes[columns.length], row.to - row.at);
+    let time = row.from, one = after ? facts.rows[row.after].at - 1 : 0;
     for (let event = row.at; event < row.to; event++) {
-      time = start[event] += time;
-      time += length[event];
+      const code = after ? after[event - row.at] : 1;
+      if (code === 1) start[event] += time;  // the first column has how long after the event before each one begins
+      else {  // between two events of another row
+        one += code / 2 + 1;
+        start[event] = start[one] + length[one];
+        length[event] = start[one + 1] - start[event];
+      }
+      time = start[event] + length[event];
     }
   });
 

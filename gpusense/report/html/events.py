@@ -29,7 +29,7 @@ _NAME_LIMIT = 512
 #: Phases that are drawn.
 _BAND_LIMIT = 20_000
 #: Beyond so many gaps those below the resolution are left out.
-_GAP_LIMIT = 200_000
+_GAP_LIMIT = 2_000_000
 #: Kinds of work beyond this have no details.
 _DETAILED = 5_000
 _JOINED = "short ones, joined"
@@ -79,16 +79,25 @@ class Events:
         self.rows: list[dict[str, Any]] = []
         self.facts: dict[str, Any] = {}
         self.ranks = ranks  # heaviest kernels → number of their colour
+        self.large = Columns.empty()  # of the largest row of the device that is drawn, and the row's number
+        self.largest: int | None = None
         self.blocks: dict[int, int] = {}  # of each block that is drawn its number, from 1
         self._names: dict[tuple[str, str, str], int] = {}
         self._paths: dict[Path, int] = {}
 
-    def row(self, group: str, name: str, columns: Columns, *, busy: bool) -> None:
-        """Adds a row; ``busy``: its events are work of a device."""
-        start, end, *others = _apart(columns)
+    def row(self, group: str, name: str, columns: Columns, *, busy: bool, after: "int | None" = None) -> None:
+        """Adds a row; ``busy``: its events are work of a device. ``after``: a row between whose events its own mostly
+        are; only where they are not, the page has their times."""
+        columns = _apart(columns)
+        start, end, *others = columns
         gaps = array("q", (0,)) if start else array("q")
         gaps.extend(lanes.lengths(memoryview(end)[:-1], memoryview(start)[1:]))
-        parts = [packed(gaps), packed(lanes.lengths(start, end)), *(packed(one, alike=True) for one in others)]
+        lengths, codes = lanes.lengths(start, end), []
+        if after is not None:
+            codes = [_between(columns, self.large)]
+            for at in lanes.places(bytes(map((1).__ne__, codes[0]))):
+                gaps[at] = lengths[at] = 0
+        parts = [packed(gaps), packed(lengths), *(packed(one, alike=True) for one in [*others, *codes])]
         self.rows.append(
             {
                 "group": group,
@@ -97,8 +106,11 @@ class Events:
                 "from": start[0] - self.start_ns if start else 0,
                 "shapes": [part.shape for part in parts],
                 "busy": busy,
+                **({} if after is None else {"after": after}),
             }
         )
+        if busy and len(start) >= len(self.large.start):
+            self.large, self.largest = columns, len(self.rows) - 1
         self.count += len(start)
         for part in parts:
             self.data += part.data
@@ -145,6 +157,7 @@ def events(session: Session, facts: Facts, divisions: Divisions, limit: int) -> 
         following = lines[at + 1].device if at + 1 < len(lines) else None
         if line.device is not None and (following is None or card(*line.device) != card(*following)):
             short_gaps += _gap_row(made, line.group, divisions.gaps(line.device), resolution)
+            made.large, made.largest = Columns.empty(), None
     made.facts = {
         "start_ns": str(made.start_ns),
         "span": facts.window_ns,
@@ -175,6 +188,22 @@ def _apart(columns: Columns) -> Columns:
             last = max(start[-1], until)
             end.append(last)
     return columns._replace(start=start, end=end)
+
+
+def _between(columns: Columns, others: Columns) -> "array[int]":
+    """Of each event that is exactly between two of ``others`` twice the number of these which are skipped since the one
+    before it; else 1."""
+    found, at, last, most = array("q"), 0, -1, len(others.start) - 1
+    ends, starts = others.end, others.start
+    for begin, until in zip(columns.start, columns.end, strict=True):
+        while at < most and ends[at] < begin:
+            at += 1
+        if last < at < most and ends[at] == begin and starts[at + 1] == until:
+            found.append(2 * (at - last - 1))
+            last = at
+        else:
+            found.append(1)
+    return found
 
 
 def _step_row(made: Events, divisions: Divisions) -> bool:
@@ -381,7 +410,7 @@ def _join(columns: Columns, floor: int, resolution: int) -> int:
 
 def _gap_row(made: Events, group: str, gaps: Iterable[Gap], resolution: int) -> int:
     """Adds why a device was empty; returns how many gaps were too short to draw in a large run."""
-    start, end, name = columns = array("q"), array("q"), array("q")
+    start, end, name = parts = array("q"), array("q"), array("q")
     for begin, until, cause in gaps:
         start.append(begin)
         end.append(until)
@@ -391,9 +420,10 @@ def _gap_row(made: Events, group: str, gaps: Iterable[Gap], resolution: int) -> 
     count = len(start)
     if count > _GAP_LIMIT:
         long = lanes.above(lanes.lengths(start, end), max(0, resolution - 1))
-        start, end, name = (array("q", compress(column, long)) for column in columns)
+        start, end, name = (array("q", compress(column, long)) for column in parts)
     zeros = array("q", bytes(8 * len(start)))
-    made.row(group, "empty: why", Columns(start, end, name, zeros, zeros, zeros), busy=False)
+    columns = Columns(start, end, name, zeros, zeros, zeros)
+    made.row(group, "empty: why", columns, busy=False, after=made.largest)
     return count - len(start)
 
 

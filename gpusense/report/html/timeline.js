@@ -39,6 +39,8 @@ function timeline(facts) {
     labels ??= Math.max(0, ...rows.map((row) => g.measureText(row.title).width));
     return Math.round(width < 560 ? 104 : Math.min(Math.max(120, labels + 18), width * 0.2));
   }
+  /** Text cut to a width; what is short is measured, and stays whole where it fits. */
+  const fitted = (g, text, wide) => (text.length < 48 && g.measureText(text).width <= wide ? text : cut(text, wide));
   const matching = (from, to) => matches && hits[to] - hits[from] > 0;
   /** What gives events from `from` to before `to` their colour: the first that is looked for, else the longest. */
   const leading = (from, to) => (matching(from, to) ? events.search(from, to, (at) => hits[at + 1] > hits[from]) : events.longest(from, to));
@@ -69,7 +71,7 @@ function timeline(facts) {
         g.fillRect(left + a, y + 1, Math.max(1, b - a - (b - a > 4 ? 0.6 : 0)), ROW - 2);
         if (b - a > 34) {
           g.fillStyle = fills.dark[name[event]] ? colour("ink-dark") : colour("ink");
-          g.fillText(cut(labelOf(event), b - a - 10), left + a + 5, y + 13);
+          g.fillText(fitted(g, labelOf(event), b - a - 10), left + a + 5, y + 13);
         }
         event++;
         continue;
@@ -97,7 +99,7 @@ function timeline(facts) {
       g.globalAlpha = phase === chosen || chosen === "whole" ? 1 : 0.45;
       g.fillStyle = colour(BANDS[phase] || "soft");
       g.fillRect(a, top + RULER, Math.max(0.6, b - a - 0.5), BAND - 3);
-      if (b - a > 40) names.push([cut(label, b - a - 10), a + 5, phase]);
+      if (b - a > 40) names.push([fitted(g, label, b - a - 10), a + 5, phase]);
     }
     g.globalAlpha = 1;
     for (const [label, x, phase] of names) {
@@ -154,7 +156,7 @@ function timeline(facts) {
     g.fillRect(0, top, left - 1, seen);
     for (const row of tracks) {
       if (!row.name || row.y + ROW < top || row.y > bottom) continue;
-      g.fillStyle = colour("quiet"); g.fillText(cut(row.name, left - 14), 8, row.y + 13);
+      g.fillStyle = colour("quiet"); g.fillText(fitted(g, row.name, left - 14), 8, row.y + 13);
     }
     for (const { group, y } of groups) {
       g.fillStyle = colour("soft"); g.fillRect(0, y + 2, width, GROUP - 4);
@@ -243,7 +245,7 @@ function timeline(facts) {
     }
     g.fillStyle = colour("soft"); g.fillRect(left, 0, plot, height);
     g.fillStyle = colour("k0");
-    for (let x = 0; x < plot; x++) { const tallness = Math.min(1, density[x]) * (height - 6); g.fillRect(left + x, height - tallness, 1, tallness); }
+    for (let x = 0; x < plot; x++) { const tallness = Math.min(1, density[x]) * (height - 7) + (density[x] > 0); g.fillRect(left + x, height - tallness, 1, tallness); }
     const a = left + (view.from / span) * plot, b = left + (view.to / span) * plot;
     g.globalAlpha = 0.62; g.fillStyle = colour("card"); g.fillRect(left, 0, a - left, height); g.fillRect(b, 0, width - b, height); g.globalAlpha = 1;
     g.strokeStyle = colour("text"); g.lineWidth = 1; g.strokeRect(a + 0.5, 0.5, Math.max(2, b - a - 1), height - 1);
@@ -292,15 +294,25 @@ function timeline(facts) {
   // --- what is known of an event ------------------------------------------------------------------------------------
 
   const blocks = tracks.filter((row) => row.to > row.at && facts.colours[name[row.at]] === "block");
-  /** The block that launched an event: as recorded, else the last of its path that had begun; null where there is none. */
+  /** The block that launched an event: as recorded, else the last of its path that can have; null where there is none. */
   function launcher(event) {
     if (launch[event]) return { event: launch[event] - 1, sure: true };
-    if (!path[event] || name[event] === JOINED || !rowOf(event).busy) return null;
+    const row = rowOf(event);
+    if (!path[event] || name[event] === JOINED || !row.busy) return null;
+    // A stream runs what is launched in order: after the launch before it, whose block is known, and before the next.
+    let after = -Infinity, before = start[event];
+    if (row.title.startsWith("stream")) {
+      let one = event, other = event;
+      while (one >= row.at && !launch[one]) one--;
+      while (other < row.to && !launch[other]) other++;
+      if (one >= row.at) after = start[launch[one] - 1];
+      if (other < row.to) before = Math.min(before, end(launch[other] - 1));
+    }
     let best = -1, many = 0;
-    for (const row of blocks) for (let one = row.at; one < row.to; one++)
-      if (path[one] === path[event]) {
+    for (const of of blocks) for (let one = of.at; one < of.to; one++)
+      if (path[one] === path[event] && start[one] <= before && end(one) >= after) {
         many++;
-        if (start[one] <= start[event] && (best < 0 || start[one] > start[best])) best = one;
+        if (best < 0 || start[one] > start[best]) best = one;
       }
     return best < 0 ? null : { event: best, sure: many === 1 };
   }
