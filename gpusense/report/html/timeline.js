@@ -228,6 +228,7 @@ function timeline(facts) {
   }
 
   // The map of the whole run: how much of every pixel the devices were busy.
+  const busy = rows.some((row) => row.busy);
   let density = null;
   function drawMap(g, width, height) {
     g.font = SMALL;
@@ -236,7 +237,7 @@ function timeline(facts) {
     g.clearRect(0, 0, width, height);
     if (!density || density.length !== plot) {
       density = new Float64Array(plot);
-      for (const row of rows) if (row.busy)
+      for (const row of rows) if (busy ? row.busy : row.group && row.name)  // without a device: the outermost blocks
         for (let x = 0, event = row.at; x < plot && event < row.to; x++) {
           const low = (x / plot) * span, high = ((x + 1) / plot) * span;
           if (end(event) <= low) event = events.firstAfter(row, low);
@@ -244,7 +245,7 @@ function timeline(facts) {
         }
     }
     g.fillStyle = colour("soft"); g.fillRect(left, 0, plot, height);
-    g.fillStyle = colour("k0");
+    g.fillStyle = colour(busy ? "k0" : "cpu");
     for (let x = 0; x < plot; x++) { const tallness = Math.min(1, density[x]) * (height - 7) + (density[x] > 0); g.fillRect(left + x, height - tallness, 1, tallness); }
     const a = left + (view.from / span) * plot, b = left + (view.to / span) * plot;
     g.globalAlpha = 0.62; g.fillStyle = colour("card"); g.fillRect(left, 0, a - left, height); g.fillRect(b, 0, width - b, height); g.globalAlpha = 1;
