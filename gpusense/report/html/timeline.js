@@ -121,10 +121,10 @@ function timeline(facts) {
     return base;
   }
 
-  function stripe(g, from, to, top, height, scale, width, word, alpha) {
+  function stripe(g, from, to, top, height, scale, width, word, alpha, least = 0) {
     const a = Math.max(left, left + (from - view.from) * scale), b = Math.min(width, left + (to - view.from) * scale);
     if (b < a) return null;
-    g.globalAlpha = alpha; g.fillStyle = colour(word); g.fillRect(a, top, Math.max(1, b - a), height); g.globalAlpha = 1;
+    g.globalAlpha = alpha; g.fillStyle = colour(word); g.fillRect(a, top, Math.max(least, b - a), height); g.globalAlpha = 1;
     return [a, b];
   }
 
@@ -151,7 +151,7 @@ function timeline(facts) {
       if (drawn) off.push([...drawn, `${counted(count, "operation")}, known as sums alone`]);
     }
     for (const row of tracks) if (row.y + ROW >= top && row.y <= bottom) drawRow(g, row, row.y, width);
-    if (marked) stripe(g, marked.start, marked.end, top + HEAD, seen, scale, width, "accent", 0.2);
+    if (marked) stripe(g, marked.start, marked.end, top + HEAD, seen, scale, width, "accent", 0.2, 2);
     g.fillStyle = colour("card");
     g.fillRect(0, top, left - 1, seen);
     for (const row of tracks) {
@@ -180,12 +180,12 @@ function timeline(facts) {
     g.fillStyle = colour("card"); g.fillRect(0, top, left - 1, HEAD);
     g.fillStyle = colour("quiet");
     g.fillText(cut(base, left - 10), 8, top + 14);
-    if (bands && !paper) g.fillText(left < 110 ? "phases" : "phases of the run", 8, top + RULER + 12);
+    if (bands) g.fillText(left < 110 ? "phases" : "phases of the run", 8, top + RULER + 12);
     if (steps) g.fillText(steps.name, 8, top + steps.y + 13);
     g.fillStyle = colour("line"); g.fillRect(0, top + HEAD, width, 1);
     if (selected >= 0 && !rowOf(selected).group) outline(g, selected, top + steps.y, scale, width);
     if (area) {
-      const drawn = stripe(g, area.from, area.to, top, seen, scale, width, "accent", 0.16);
+      const drawn = stripe(g, area.from, area.to, top, seen, scale, width, "accent", 0.16, 1);
       if (drawn) {
         g.fillStyle = colour("accent");
         for (const x of drawn) g.fillRect(x, top, 1, seen);
