@@ -3,10 +3,12 @@
 Rows ask for a place and get its number; the page carries the places that were asked for, each once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, islice
+from operator import sub
 from typing import Any
 
 from ..._records.device_identity import card
@@ -65,8 +67,8 @@ class Places:
     def within(self, path: Path, kind: str, name: str) -> int | None:
         """Of the calls that a block itself launched."""
         key = "within", path, kind, name
-        mine = self._launched.get((path, kind, name), ())
-        return self._place(key, label(name), "call", lambda: self._times(mine), _OF_A_BAR)
+        mine = self._launched.get((path, kind, name), [])
+        return self._place(key, label(name), "call", lambda: self._times(mine, _OF_A_BAR), len(mine))
 
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
@@ -74,7 +76,8 @@ class Places:
             return None
         names = {one.name for one in self._facts.work.kinds if one.source_line == line and one.kind == "sync"}
         name = f"{label(min(names))} at {line}" if len(names) == 1 else None
-        return self._place(("line", line), name, "wait", lambda: self._times(self._waits.get(line, ())))
+        mine = self._waits.get(line, [])
+        return self._place(("line", line), name, "wait", lambda: self._times(mine), len(mine))
 
     def copies(self, direction: str, backend: str, device: int | None) -> int | None:
         """Of the copies of one direction."""
@@ -86,9 +89,8 @@ class Places:
     def finding(self, finding: Finding) -> int | None:
         """Of the gaps, copies or kernels that it is about; else of the phase in which it holds."""
         cause, where = _CAUSES.get(finding.kind), finding.where
-        gaps = self._gaps.get(cause or "") or ()
-        if cause and gaps:
-            return self._place(("gap", cause), GAPS[cause], "gap", lambda: gaps)
+        if cause and (place := self._place(("gap", cause), GAPS[cause], "gap", lambda: self._gaps(cause))) is not None:
+            return place
         for row in self._facts.device_operations:
             called = copies_text(row.direction or "") if row.kind == "transfer" else one_line(row.name, 60)
             if where and where.partition(",")[0] == called:
@@ -106,28 +108,41 @@ class Places:
     def _of(self, kind: str, name: str, direction: str | None, device: tuple[str, int | None]) -> int | None:
         what = kind, name, direction, device
         if kind in WITH_ROWS:
-            return self._place(what, label(name), "call", lambda: self._times(self._groups.get(what, ())))
+            mine = self._groups.get(what, [])
+            return self._place(what, label(name), "call", lambda: self._times(mine), len(mine))
         return self._place((kind, name), label(name), "call", lambda: self._others.get((kind, name), ()))
 
     def _place(
-        self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]", most: int = _MOST
+        self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]", of: int | None = None
     ) -> int | None:
+        """The number of a place, made of its longest times when it is asked for the first time. ``of``: how many there
+        are, where these are not all."""
         if key in self._known:
             return self._known[key]
-        all_of_them = list(times())
-        number = self._known[key] = len(self.rows) if all_of_them else None
-        if all_of_them:
-            longest = sorted(nlargest(min(most, self._limit), all_of_them, key=_length))
+        found = list(times())
+        number = self._known[key] = len(self.rows) if found else None
+        if found:
+            longest = sorted(nlargest(self._limit, found, key=_length))
             before = chain((self._start_ns,), (start for start, _ in longest))  # each start is told from the one before
-            found = [(start - last, end - start) for (start, end), last in zip(longest, before, strict=False)]
+            at = chain.from_iterable(
+                (start - last, end - start) for (start, end), last in zip(longest, before, strict=False)
+            )
             shown = None if name is None else one_line(name, _NAME_LIMIT)
-            at = list(chain.from_iterable(found))
-            self.rows.append({"name": shown, "what": what, "of": len(all_of_them), "at": at})
+            self.rows.append({"name": shown, "what": what, "of": len(found) if of is None else of, "at": list(at)})
         return number
 
-    def _times(self, rows: Iterable[int]) -> Iterator[_Times]:
-        start, end = self._facts.work.start, self._facts.work.end
-        return ((start[row], max(start[row], end[row])) for row in rows)
+    def _times(self, rows: _Rows, most: int = _MOST) -> list[_Times]:
+        """Of the longest of some rows."""
+        start, lengths, most = self._facts.work.start, self._lengths, min(most, self._limit)
+        if len(rows) > most:
+            floor = sorted(map(lengths.__getitem__, rows))[-most]
+            longer = [row for row in rows if lengths[row] > floor]
+            rows = longer + list(islice((row for row in rows if lengths[row] == floor), most - len(longer)))
+        return [(start[row], start[row] + max(0, lengths[row])) for row in rows]
+
+    @cached_property
+    def _lengths(self) -> "array[int]":
+        return array("q", map(sub, self._facts.work.end, self._facts.work.start))
 
     @cached_property
     def _groups(self) -> dict[_What, _Rows]:
@@ -180,12 +195,12 @@ class Places:
             found.setdefault(record.path, []).append((record.start_ns, max(record.start_ns, record.end_ns)))
         return found
 
-    @cached_property
-    def _gaps(self) -> dict[str, list[_Times]]:
-        found: dict[str, list[_Times]] = {}
-        for _, key in self._divisions.views:
-            for gap in self._divisions.gaps(key):
-                found.setdefault(gap.cause, []).append((gap.start_ns, gap.end_ns))
+    def _gaps(self, cause: str) -> list[_Times]:
+        found: list[_Times] = []
+        for views in self._divisions.views.values():
+            numbers = sorted({number for view in views for number in view.causes[cause].gaps})
+            gaps = views[0].walk.gaps
+            found += zip(map(gaps.start.__getitem__, numbers), map(gaps.end.__getitem__, numbers), strict=True)
         return found
 
 
