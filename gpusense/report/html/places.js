@@ -39,10 +39,10 @@ function goTo(places, origin, title) {
 function another(by) {
   const { times, name, what, of, all, longest } = shown;
   shown.at = Math.max(0, Math.min(times.length - 1, shown.at + by));
-  const [start, length] = times[shown.at], [what1, steps] = trail.children;
+  const [start, length] = times[shown.at], [text, steps] = trail.children;
   const number = times.length.toLocaleString("en"), many = counted(of, what, what === "pass" ? "passes" : what + "s");
   const count = all < of ? `the ${number} longest here, ${many} in the run` : times.length < of ? `${number} here, ${many} in the run` : many;
-  what1.replaceChildren(h("b", {}, name || (what === "part" ? "This part of the run" : shown.title)), ` ${time(length)} at ${time(start)}`,
+  text.replaceChildren(h("b", {}, name || (what === "part" ? "This part of the run" : shown.title)), ` ${time(length)} at ${time(start)}`,
     shown.at === longest && times.length > 1 ? " · the longest" : "", of > 1 ? ` · ${(shown.at + 1).toLocaleString("en")} of ${count}` : "");
   steps.hidden = times.length < 2;
   steps.children[0].disabled = shown.at === 0;
