@@ -81,7 +81,7 @@ def tracks(session: Session, *, work: bool = True) -> list[Track]:
         group, name, device = _titles(session, key, names)
         nested = key[2] in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
-        for lane, of in enumerate(nest(records) if nested else _dealt(records)):
+        for lane, of in enumerate(nest(records) if nested else spread(records)):
             found.append(Track(group, name, lane, nested, device, of, _rank(key)))
     return found
 
@@ -206,18 +206,20 @@ def _name(what: str, detail: Any, thread_name: str | None) -> str:
     return f"{what}{thread}"
 
 
-def _dealt(records: list[Any]) -> list[list[Any]]:
-    starts, ends = array("q"), array("q")
-    for record in records:
-        starts.append(record.start_ns)
-        ends.append(end_of(record))
-    return [[records[at] for at in lane] for lane in spread(starts, ends)]
+def spread(records: list[Any]) -> list[list[Any]]:
+    """Records in order of start, dealt to the first lane that is free."""
+    found = _dealt([record.start_ns for record in records], [end_of(record) for record in records])
+    return [[records[at] for at in lane] for lane in found]
 
 
-def spread(starts: "array[int]", ends: "array[int]") -> "list[Sequence[int]]":
-    """Which of the times, in order of start, stand on each lane: each on the first that is free."""
-    if not lanes.less(memoryview(starts)[1:], memoryview(ends)[:-1]).count(1):
-        return [range(len(starts))] if starts else []
+def dealt(starts: "array[int]", ends: "array[int]") -> "Sequence[Sequence[int]]":
+    """The same of columns of times: which of them stand on each lane."""
+    if 1 in lanes.less(memoryview(starts)[1:], memoryview(ends)[:-1]):
+        return _dealt(starts, ends)
+    return [range(len(starts))] if starts else []
+
+
+def _dealt(starts: Sequence[int], ends: Sequence[int]) -> "list[array[int]]":
     found: list[array[int]] = []
     free: list[int] = []  # heaps: lanes, and when the others become free
     taken: list[tuple[int, int]] = []
@@ -229,7 +231,7 @@ def spread(starts: "array[int]", ends: "array[int]") -> "list[Sequence[int]]":
             found.append(array("I"))
         found[lane].append(at)
         heappush(taken, (ends[at], lane))
-    return [*found]
+    return found
 
 
 def nest(records: Iterable[Any]) -> list[list[Any]]:

@@ -172,6 +172,12 @@ def test_a_session_without_end_and_records_without_end():
     assert whole["tiles"][0]["note"] == "no end recorded"
 
 
+def test_times_beyond_all_bounds_leave_the_others_on_the_page():
+    far = [block((f"far {at}",), 0, 0, number=at + 2)._replace(start_ns=at, end_ns=at + 5) for at in (2**70, -(2**70))]
+    page = page_of(session(block(("b",), 5, 9), *far, end=20))
+    assert ("b", 5, 4) in [(name, start, length) for _, _, name, start, length, _ in drawn(page)]
+
+
 def test_a_damaged_session_says_so_first():
     run = session(kernel("a", 0, 10), end=100, damage=["chunk 4 at byte 812: checksum differs"])
     first = page_of(run).data["findings"][0]

@@ -19,6 +19,7 @@ COLUMNS = {
     "slowly": [10**12 + at // 9 for at in range(2_000)],
     "up and down": [10**9 + 40 * (at % 2) for at in range(2_000)],
     "one": [3],
+    "of 63 bits": [2**63 - 1, 0, 2**62, 5],
 }
 
 

@@ -16,7 +16,7 @@ from ...analysis.families import is_collective
 from ...analysis.rows import Rows
 from ...session import Session
 from ..divisions import GAPS, Divisions, Gap, phase_text
-from ..tracks import Track, WorkTrack, end_of, label, levels, spread, thread_names, tracks, work_tracks
+from ..tracks import Track, WorkTrack, dealt, end_of, label, levels, thread_names, tracks, work_tracks
 from .packing import packed
 
 #: Kernels with a colour of their own, heaviest first; the others share one.
@@ -32,6 +32,8 @@ _BAND_LIMIT = 20_000
 _GAP_LIMIT = 2_000_000
 #: Kinds of work beyond this have no details.
 _DETAILED = 5_000
+#: Times of damaged records are no farther away than this: differences then fit into 64 bits.
+_FAR = 1 << 61
 _JOINED = "short ones, joined"
 
 
@@ -246,7 +248,7 @@ def _lines(session: Session, work: WorkTable) -> tuple[list[Line], int]:
             for depth, records in enumerate(rows[:_DEPTH_LIMIT]):
                 lines.append(Line(track.group, "" if depth or track.lane else track.name, track.device, records))
             continue
-        for lane, mine in enumerate(spread(track.rows.of(work.start), track.rows.of(work.end))):
+        for lane, mine in enumerate(dealt(track.rows.of(work.start), track.rows.of(work.end))):
             numbers = track.rows if isinstance(mine, range) else array("I", map(track.rows.__getitem__, mine))
             lines.append(Line(track.group, "" if lane else track.name, track.device, [], numbers))
     return lines, left_out
@@ -309,8 +311,8 @@ def _of_records(made: Events, records: list[Any]) -> Columns:
     for record in records:
         if type(record) is BlockRecord:
             made.blocks[record.block_id] = made.count + len(start) + 1
-        start.append(record.start_ns)
-        end.append(end_of(record))
+        start.append(min(max(record.start_ns, -_FAR), _FAR))
+        end.append(min(max(end_of(record), -_FAR), _FAR))
         kind = KINDS[type(record)]
         error = getattr(record, "error", None)
         name.append(

@@ -25,9 +25,9 @@ class Packed(NamedTuple):
 
 
 def packed(values: "array[int]", *, alike: bool = False) -> Packed:
-    """Numbers from 0 on, below 2**53. ``alike``: neighbours may be nearly the same."""
+    """Numbers from 0 on, of which JavaScript keeps 53 bits. ``alike``: neighbours may be nearly the same."""
     best = _fitting(values)
-    if alike and best[0]:
+    if alike and 0 < best[1] < 8:
         steps = _steps(values)
         found = _fitting(steps)
         if found < best:
