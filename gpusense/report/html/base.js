@@ -46,6 +46,12 @@ function colour(word) {
   if (!(word in palette)) palette[word] = getComputedStyle(document.documentElement).getPropertyValue("--" + word).trim();
   return palette[word];
 }
+/** Which ink is read best on a colour of the palette: the one whose brightness is further from it. */
+function inkOn(word) {
+  const bright = (of) => [1, 3, 5].reduce((sum, at, i) => sum + [0.2126, 0.7152, 0.0722][i] * (parseInt(of.slice(at, at + 2), 16) / 255) ** 2.2, 0.05);
+  const apart = (ink) => Math.abs(Math.log(bright(colour(ink)) / bright(colour(word))));
+  return colour(apart("ink") > apart("ink-dark") ? "ink" : "ink-dark");
+}
 function swatch(word) {
   return h("span", { class: "swatch", style: { background: `var(--${word})` } });
 }

@@ -60,7 +60,7 @@ function flame(facts) {
       g.fillStyle = colour(key);
       g.fillRect(a, y, Math.max(0.5, b - a - 0.8), ROW - 1);
       if (b - a > 34) {
-        g.fillStyle = /^(block|other|memset|up)/.test(key) ? colour("ink-dark") : colour("ink");
+        g.fillStyle = inkOn(key);
         if (g.globalAlpha < 0.5) { g.globalAlpha = 1; g.fillStyle = colour("quiet"); }
         g.fillText(cut(row[1], b - a - 10), a + 5, y + 14);
       }

@@ -70,7 +70,7 @@ function timeline(facts) {
         g.fillStyle = fills[name[event]];
         g.fillRect(left + a, y + 1, Math.max(1, b - a - (b - a > 4 ? 0.6 : 0)), ROW - 2);
         if (b - a > 34) {
-          g.fillStyle = fills.dark[name[event]] ? colour("ink-dark") : colour("ink");
+          g.fillStyle = fills.inks[name[event]];
           g.fillText(fitted(g, labelOf(event), b - a - 10), left + a + 5, y + 13);
         }
         event++;
@@ -103,7 +103,7 @@ function timeline(facts) {
     }
     g.globalAlpha = 1;
     for (const [label, x, phase] of names) {
-      g.fillStyle = colour(phase === "steady" || phase === "run" ? "ink" : "ink-dark");
+      g.fillStyle = inkOn(BANDS[phase] || "soft");
       g.fillText(label, x, top + RULER + 12);
     }
     if (steps) drawRow(g, steps, top + steps.y, width);
@@ -133,7 +133,7 @@ function timeline(facts) {
     g.textBaseline = "alphabetic";
     if (!fills.length) {
       fills = facts.colours.map(colour);
-      fills.dark = facts.colours.map((word) => /^(block|cpu|gap-|memset|other|up|copy)/.test(word));
+      fills.inks = facts.colours.map(inkOn);
     }
     left = gutter(g, width);
     const scale = (width - left) / (view.to - view.from);
