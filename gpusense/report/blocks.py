@@ -1,8 +1,10 @@
 """The table of blocks, for a screen and for the page: one row a path, indented below the block it ran in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any, NamedTuple
 
+from .._records.records import Path
 from .._runtime.text import UNKNOWN, count_text, one_line, size_text, time_text
 from ..analysis.blocks import BlockNode, BlockTimes, why_unknown
 from ..analysis.operation import called, kernel_backends
@@ -11,6 +13,7 @@ from ..session import Session
 _MOST_OWNERS = 5
 _DEEPEST = 20  # beyond it nothing is indented further
 _PAGE_ROWS = 500
+_PATH = 1_000  # longest on the page
 
 
 class _Column(NamedTuple):
@@ -34,6 +37,27 @@ _COLUMNS = (
     _Column("waits", "wait_ns", 9),
     _Column("host", "host_ns", 9),
 )
+#: What each column of the page is of, and what it says where its head does not.
+_OF = {
+    **dict.fromkeys(("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "std_ns"), "time it was open"),
+    **dict.fromkeys(("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"), "work of the device it launched"),
+    **dict.fromkeys(("wait_ns", "host_ns"), "of that time, the host"),
+}
+_HINTS = {
+    "total_ns": "from opening to closing, all calls together, with the blocks inside",
+    "own_ns": "without the blocks inside",
+    "passes": "how many times it was opened and closed",
+    "avg_ns": "of one call",
+    "median_ns": "half of the calls took no longer",
+    "p95_ns": "95 % of the calls took no longer",
+    "std_ns": "standard deviation of one call",
+    "kernel_ns": "each piece of it for itself; it may run later, and beside other work",
+    "kernels": "how many were launched in it",
+    "transfer_ns": "each copy for itself",
+    "transfer_bytes": "moved by these copies",
+    "wait_ns": "the host waited for the device",
+    "host_ns": "the rest: the host worked, or waited for something else",
+}
 #: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
 _LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg"), 24
 _CAPTURED = 42
@@ -57,20 +81,26 @@ def lines(session: Session, root: BlockNode, width: int, most: int, why: bool = 
     yield from _reasons(session, unknown) if why else ()
 
 
-def tables(session: Session, root: BlockNode) -> list[dict[str, Any]]:
-    """The same for the page, in the shape of its small tables: one, or none where there are no blocks."""
+def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | None]") -> list[dict[str, Any]]:
+    """The same for the page, with numbers to sort by: one, or none where there are no blocks.
+
+    ``place``: where on the timeline the passes of a path are.
+    """
     nodes = list(root.walk())
     times = [(depth, node.times) for depth, node in nodes[:_PAGE_ROWS]]
     known, unknown = _known(session, [row for _, row in times])
-    indent = "\N{NO-BREAK SPACE}" * 4
+    groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in known)]
     table = {
         "title": "Blocks",
         "note": "; ".join(("own: without blocks inside", *_reasons(session, unknown))),
         "heads": ("Block", *(column.head for column in known)),
-        "rows": [
-            (indent * min(depth, _DEEPEST) + one_line(row.path[-1]), *(_cell(column, row) for column in known))
-            for depth, row in times
-        ],
+        "hints": ("", *(_HINTS.get(column.field, "") for column in known)),
+        "groups": (("", 1), *groups),
+        "depths": [min(depth, _DEEPEST) for depth, _ in times],
+        "paths": [one_line(" › ".join(row.path), _PATH) for _, row in times],
+        "rows": [(one_line(row.path[-1]), *(_cell(column, row) for column in known)) for _, row in times],
+        "values": [[getattr(row, column.field) for column in known] for _, row in times],
+        "places": [place(row.path) for _, row in times],
         "more": max(0, len(nodes) - _PAGE_ROWS),
     }
     return [table] if nodes else []

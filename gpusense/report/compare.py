@@ -371,4 +371,4 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]], left_out: int) -
     )
     more = "".join(f"<p class='note'>{line.strip()}</p>" for line in _more(left_out))
     table = f"<table class='plain'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div class='table'>{table}</div>{more}"
+    return f"<div class='table' tabindex='0'>{table}</div>{more}"

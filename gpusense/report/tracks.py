@@ -3,11 +3,13 @@
 Work that overlaps on one track is spread over overflow lanes, because viewers drop or misplace overlapping slices.
 """
 
-from collections import Counter
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
+from operator import getitem
 from typing import Any, NamedTuple
 
+from .._records import lanes
 from .._records.device_identity import card, device_of, device_text
 from .._records.records import (
     BlockRecord,
@@ -18,18 +20,16 @@ from .._records.records import (
     GpuSync,
     Syscall,
 )
+from .._records.work import WorkKind, WorkTable
 from .._runtime.text import one_line
 from ..analysis.operation import WAYS
+from ..analysis.rows import Rows
 from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {name: f"copies {way}" for name, way in WAYS.items()}
-_HOST_TRACKS: dict[type, str] = {
-    BlockRecord: "blocks",
-    ComputeBlock: "compute",
-    GpuSync: "waits",
-    Syscall: "syscalls",
-}
+_WITHOUT_ROWS: dict[type, str] = {BlockRecord: "blocks", ComputeBlock: "compute", Syscall: "syscalls"}
+_HOST_TRACKS = {**_WITHOUT_ROWS, GpuSync: "waits"}
 _ORDER = {"blocks": 0, "compute": 1, "waits": 2, "syscalls": 3, "stream": 4, "copies": 5}
 
 
@@ -47,30 +47,80 @@ class Track(NamedTuple):
     nested: bool
     device: tuple[str, int | None] | None  # backend and number; None for the host
     records: list[Any]
+    place: tuple[Any, ...] = ()  # tracks are in its order
 
 
-def tracks(session: Session) -> list[Track]:
-    """Every kept record with a duration, on exactly one track; host first, then devices by number."""
+class WorkTrack(NamedTuple):
+    """Rows of the table of all work that stand together, in order of start. They may overlap."""
+
+    group: str
+    name: str
+    device: tuple[str, int | None] | None
+    rows: Rows
+    place: tuple[Any, ...]
+
+
+def tracks(session: Session, *, work: bool = True) -> list[Track]:
+    """Every kept record with a duration, on exactly one track; host first, then devices by number. Without ``work``
+    only what has no row in the table of all work: see :func:`work_tracks`."""
     rows: dict[tuple[Any, ...], list[Any]] = {}
     merged = bool(session.meta.get("processes"))
     for record in session.records:
-        key = _key(record, merged)
-        if key is not None:
-            rows.setdefault(key, []).append(record)
+        if work or type(record) in _WITHOUT_ROWS:
+            key = _key(record, merged)
+            if key is not None:
+                rows.setdefault(key, []).append(record)
     found: list[Track] = []
-    names = _thread_names(session)
+    names = thread_names(session)
     for key in sorted(rows, key=_rank):
-        device, process, what, detail = key
-        group = process if device is None else group_name(session, device)
-        name = _name(what, detail, names.get((process, detail)))
-        if what == "stream" and device[0] == "wgpu":  # which has one queue
-            name = "passes"
-        name += f" · {process}" if device is not None and process != "Host" else ""
-        nested = what in ("blocks", "compute")
+        group, name, device = _titles(session, key, names)
+        nested = key[2] in ("blocks", "compute")
         records = sorted(rows.pop(key), key=lambda record: (record.start_ns, -end_of(record)))
         for lane, of in enumerate(nest(records) if nested else spread(records)):
-            found.append(Track(group, name, lane, nested, device, of))
+            found.append(Track(group, name, lane, nested, device, of, _rank(key)))
     return found
+
+
+#: Tracks of work of hosts, and of devices, that are told apart.
+_MOST_TRACKS = 120
+_NONE = 255
+
+
+def work_tracks(session: Session, work: WorkTable) -> tuple[list[WorkTrack], int]:
+    """The rows of the table of a session's work, in order of start, on the tracks on which their records would stand;
+    and how many tracks are left out, because there are too many."""
+    merged = bool(session.meta.get("processes"))
+    root_of = [path[0] if merged and path else "Host" for path in work.paths]
+    roots = {root: at for at, root in enumerate(dict.fromkeys(root_of))}
+    keys = {number: [_key_of(work.kinds[number], root) for root in roots] for number in set(work.kind)}
+    ordered = sorted({key for of in keys.values() for key in of}, key=_rank)
+    hosts = [key for key in ordered if key[0] is None]
+    chosen = [*hosts[:_MOST_TRACKS], *ordered[len(hosts) :][:_MOST_TRACKS]]
+    numbers = {key: at for at, key in enumerate(chosen)}
+    table = [bytes(numbers.get(key, _NONE) for key in keys.get(kind, ())) for kind in range(len(work.kinds))]
+    if len(roots) == 1:
+        mask = bytes(map([of[0] if of else _NONE for of in table].__getitem__, work.kind))
+    else:
+        places = [roots[root] for root in root_of]
+        mask = bytes(map(getitem, map(table.__getitem__, work.kind), map(places.__getitem__, work.path)))
+    names, found = thread_names(session), list[WorkTrack]()
+    for key, number in numbers.items():
+        rows = Rows(mask.translate(bytes(at == number for at in range(256))))
+        if len(rows):
+            found.append(WorkTrack(*_titles(session, key, names), rows, _rank(key)))
+    return found, len(ordered) - len(chosen)
+
+
+def _titles(
+    session: Session, key: tuple[Any, ...], names: dict[tuple[str, Any], str]
+) -> tuple[str, str, tuple[str, int | None] | None]:
+    """Group and name of a track, and its device."""
+    device, process, what, detail = key
+    group = process if device is None else group_name(session, device)
+    name = _name(what, detail, names.get((process, detail)))
+    if what == "stream" and device[0] == "wgpu":  # which has one queue
+        name = "passes"
+    return group, name + (f" · {process}" if device is not None and process != "Host" else ""), device
 
 
 def end_of(record: Any) -> int:
@@ -108,6 +158,16 @@ def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
     return None if what is None else (None, process, what, getattr(record, "thread", None))
 
 
+def _key_of(kind: WorkKind, process: str) -> tuple[Any, ...]:
+    """The same of a kind of rows."""
+    device = (kind.backend, kind.device)
+    if kind.kind == "sync":
+        return (None, process, "waits", kind.thread)
+    if kind.kind == "transfer":
+        return (device if kind.timing == "device" else None, process, "copies", kind.direction)
+    return (device, process, "stream", kind.stream)
+
+
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     device, process, what, detail = key
     backend, number = ("", -1) if device is None else card(*device)  # what reached one card stands together
@@ -116,28 +176,17 @@ def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
     return (device is not None, *where, *by_number, _ORDER[what], detail is not None, str(detail).rjust(20))
 
 
-def _thread_names(session: Session) -> dict[tuple[str, Any], str]:
-    """What to call threads: by their process and either of their numbers, Python's and the system's. With the number
-    where others have the same name, and with several names where a number was given again."""
+def thread_names(session: Session) -> dict[tuple[str, Any], str]:
+    """What to call threads: by their process and either of their numbers, Python's and the system's. The system's,
+    which other tools show, stands behind the name; several names where a number was given again."""
     meta = session.meta
-    rows = [
-        (
-            str(process.get("root") or "Host"),
-            row.get("thread"),
-            row.get("native_id"),
-            one_line(str(row.get("name")), 60),
-        )
-        for process in meta.get("processes") or [meta]
-        for row in process.get("threads") or ()
-    ]
-    having = Counter(
-        (process, name) for process, _, name in {(process, number, name) for process, number, _, name in rows}
-    )
     found: dict[tuple[str, Any], dict[str, None]] = {}
-    for process, number, native, name in rows:
-        shown = name if having[process, name] == 1 else f"{name} ({number})"
-        for one in (number, native):
-            found.setdefault((process, one), {})[shown] = None
+    for process in meta.get("processes") or [meta]:
+        root = str(process.get("root") or "Host")
+        for row in process.get("threads") or ():
+            number, native, name = row.get("thread"), row.get("native_id"), one_line(str(row.get("name")), 60)
+            for one in (number, native):
+                found.setdefault((root, one), {})[f"{name} ({number if native is None else native})"] = None
     return {key: ", ".join(list(names)[:3]) + (" …" if len(names) > 3 else "") for key, names in found.items()}
 
 
@@ -147,30 +196,42 @@ def _name(what: str, detail: Any, thread_name: str | None) -> str:
     if what == "stream":
         return "no stream" if detail is None else f"stream {detail}"
     if what == "waits":
-        return "waits for the GPU"
+        what = "waits for the GPU"
     thread = "" if detail is None else f" · {thread_name or f'thread {detail}'}"
     return f"{what}{thread}"
 
 
-def spread(records: Iterable[Any]) -> list[list[Any]]:
+def spread(records: list[Any]) -> list[list[Any]]:
     """Records in order of start, dealt to the first lane that is free."""
-    lanes: list[list[Any]] = []
+    found = _dealt([record.start_ns for record in records], [end_of(record) for record in records])
+    return [[records[at] for at in lane] for lane in found]
+
+
+def dealt(starts: "array[int]", ends: "array[int]") -> "Sequence[Sequence[int]]":
+    """The same of columns of times: which of them stand on each lane."""
+    if 1 in lanes.less(memoryview(starts)[1:], memoryview(ends)[:-1]):
+        return _dealt(starts, ends)
+    return [range(len(starts))] if starts else []
+
+
+def _dealt(starts: Sequence[int], ends: Sequence[int]) -> "list[array[int]]":
+    found: list[array[int]] = []
     free: list[int] = []  # heaps: lanes, and when the others become free
     taken: list[tuple[int, int]] = []
-    for record in records:
-        while taken and taken[0][0] <= record.start_ns:
+    for at, start in enumerate(starts):
+        while taken and taken[0][0] <= start:
             heappush(free, heappop(taken)[1])
-        lane = heappop(free) if free else len(lanes)
-        if lane == len(lanes):
-            lanes.append([])
-        lanes[lane].append(record)
-        heappush(taken, (end_of(record), lane))
-    return lanes
+        lane = heappop(free) if free else len(found)
+        if lane == len(found):
+            found.append(array("I"))
+        found[lane].append(at)
+        heappush(taken, (ends[at], lane))
+    return found
 
 
 def nest(records: Iterable[Any]) -> list[list[Any]]:
     """Records in order of start (longer first), dealt to the first lane on which they nest."""
-    lanes: list[list[Any]] = []
+    found: list[list[Any]] = []
     stacks: list[list[int]] = []  # of each lane the ends of what is open, innermost last
     open_until: list[tuple[int, int]] = []  # a heap of all of them, with their lanes
     room = _Room()
@@ -181,14 +242,14 @@ def nest(records: Iterable[Any]) -> list[list[Any]]:
             room.put(lane, stacks[lane][-1] if stacks[lane] else _ALWAYS)
         end = end_of(record)
         lane = room.first(end)
-        if lane == len(lanes):
-            lanes.append([])
+        if lane == len(found):
+            found.append([])
             stacks.append([])
-        lanes[lane].append(record)
+        found[lane].append(record)
         stacks[lane].append(end)
         heappush(open_until, (end, lane))
         room.put(lane, end)
-    return lanes
+    return found
 
 
 _ALWAYS, _NEVER = 1 << 200, -(1 << 200)

@@ -96,7 +96,7 @@ def test_a_recording_knows_the_names(monkeypatch):
     finally:
         tracer.close()
     assert {"MainThread", "loader"} <= {row["name"] for row in found.meta["threads"]}
-    assert "blocks · MainThread" in [track.name for track in tracks(found)]
+    assert f"blocks · MainThread ({threading.main_thread().native_id})" in [track.name for track in tracks(found)]
 
 
 def recorded(*rows, root=None):
@@ -118,25 +118,25 @@ def names_of(found):
 
 def test_tracks_have_the_names():
     assert names_of(recorded((11, 7001, "MainThread"), (12, 7002, "loader"))) == [
-        "blocks · MainThread",
-        "blocks · loader",
+        "blocks · MainThread (7001)",
+        "blocks · loader (7002)",
         "blocks · thread 13",
-        "syscalls · MainThread",
+        "syscalls · MainThread (7001)",
     ]
 
 
-def test_one_name_of_two_threads_has_their_numbers_and_one_number_of_two_threads_both_names():
+def test_one_name_of_two_threads_has_two_tracks_and_one_number_of_two_threads_both_names():
     assert names_of(recorded((11, 1, "twin"), (12, 2, "twin"), (13, 3, "one"), (13, 4, "two"), (13, 5, "one"))) == [
-        "blocks · one, two",
-        "blocks · twin (11)",
-        "blocks · twin (12)",
+        "blocks · one (3), two (4), one (5)",
+        "blocks · twin (1)",
+        "blocks · twin (2)",
         "syscalls · thread 7001",
     ]
 
 
 def test_merged_processes_have_their_own_names():
     one, other = recorded((11, 1, "left")), recorded((11, 1, "right"), root="r")
-    assert {"blocks · left", "blocks · right"} <= set(names_of(merge([one, other])))
+    assert {"blocks · left (1)", "blocks · right (1)"} <= set(names_of(merge([one, other])))
 
 
 def test_names_of_a_file_are_shown_and_not_obeyed():
@@ -147,6 +147,6 @@ def test_names_of_a_file_are_shown_and_not_obeyed():
     chrome.write(found, text)
     perfetto.write(found, data)
     strict.json_value(text.getvalue())
-    shown = "blocks · a\ufffd[2J\ufffd\ufffd"
+    shown = "blocks · a\ufffd[2J\ufffd\ufffd (1)"
     assert shown in strict.perfetto(data.getvalue())
     assert shown in {event.get("args", {}).get("name") for event in json.loads(text.getvalue())["traceEvents"]}

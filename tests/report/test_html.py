@@ -7,13 +7,15 @@ import zipfile
 
 import pytest
 from support.pages import page_of
-from support.sessions import HOSTILE, MS, T0, US, block, crowd, kernel, sample, session, sync, training
+from support.sessions import HOSTILE, MS, T0, US, block, crowd, eventful, kernel, sample, session, sync, training
 
-from gpusense._records.records import Counters, UnseenInterval
+from gpusense._records.records import Aggregate, Counters, GpuAllocation, UnseenInterval
+from gpusense._records.work import WorkTable
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
 from gpusense.cli.demo import RECORDED
+from gpusense.report.divisions import Divisions
 from gpusense.report.html import page as html
 from gpusense.report.html.charts import thin
 from gpusense.report.tracks import end_of, label
@@ -21,18 +23,20 @@ from gpusense.session import Session, load
 
 
 def drawn(page):
-    """(group, row, name, start, length, path) of every event."""
+    """(group, row, name, start, length, path) of every event of the tracks."""
     data = page.data["timeline"]
     columns = [page.column(name) for name in ("start", "length", "name", "path")]
-    ends = [row["at"] for row in data["rows"][1:]] + [len(columns[0])]
+    ends = [*(row["at"] for row in data["rows"]), len(columns[0])][1:]
     for row, end in zip(data["rows"], ends, strict=True):
-        for at in range(row["at"], end):
+        for at in range(row["at"], end) if row["group"] else ():
             start, length, name, path = (column[at] for column in columns)
             yield row["group"], row["name"], data["names"][name], start, length, data["paths"][path]
 
 
-def test_every_record_is_on_the_timeline_with_its_nanoseconds():
-    run = training(4)
+@pytest.mark.parametrize("make", [lambda: training(4), eventful], ids=["training", "two processes"])
+def test_every_record_is_on_the_timeline_with_its_nanoseconds(make):
+    run = make()
+    run.records = [record for record in run.records if type(record) is not GpuAllocation]  # an instant
     page = page_of(run)
     expected = sorted((record.start_ns - T0, end_of(record) - record.start_ns) for record in run.records)
     got = sorted((start, length) for _, row, _, start, length, _ in drawn(page) if row != "idle: why")
@@ -93,10 +97,15 @@ def test_the_numbers_are_those_of_the_analysis_and_the_parts_of_the_bar_fill_it(
 
 def test_the_phases_and_steps_are_a_band_over_the_timeline():
     run = training(12)
-    drawn = page_of(run).data["timeline"]
+    page = page_of(run)
+    drawn = page.data["timeline"]
     (program,) = Facts(run).programs
     assert [row[2:] for row in drawn["phases"]] == [[one.start_ns - T0, one.end_ns - T0] for one in program.phases]
-    assert drawn["steps"] == [start - T0 for start in program.steps.starts]
+    starts, lengths = page.column("start"), page.column("length")
+    spans = zip(program.steps.starts, program.steps.ends, strict=True)
+    steps = range(drawn["rows"][1]["at"])
+    assert (drawn["rows"][0]["name"], drawn["names"][page.column("name")[0]]) == ("steps", "step")
+    assert [(starts[at], lengths[at]) for at in steps] == [(start - T0, end - start) for start, end in spans]
     assert [row[1] for row in drawn["phases"]][:2] == ["start-up", "steps"]
 
 
@@ -118,7 +127,7 @@ def test_hostile_names_stay_text():
     run = session(*records, end=20 * US, backends={HOSTILE[0]: HOSTILE[1]}, damage=[HOSTILE[0]])
     run.unseen.append(UnseenInterval(T0, T0 + 5, HOSTILE[0]))
     page = page_of(run, title=HOSTILE[0])
-    assert [tag for tag, _ in page.elements].count("script") == 6  # data, four columns, the code
+    assert [tag for tag, _ in page.elements].count("script") == 3  # data, events, the code
     assert not [attrs for tag, attrs in page.elements if tag == "img" or any(key.startswith("on") for key in attrs)]
     assert HOSTILE[0] in {name for *_, name, _, _, _ in drawn(page)}
     assert "<" not in page.scripts["data"]
@@ -149,7 +158,7 @@ def test_nothing_is_fetched():
 def test_zero_records_and_one(count):
     run = session(*[kernel("only", 0, 5 * US)][:count], end=MS)
     page = page_of(run)
-    assert len(page.column("start")) - sum(row["name"] == "idle: why" for row in page.data["timeline"]["rows"]) == count
+    assert len(list(drawn(page))) - sum(row["name"] == "idle: why" for row in page.data["timeline"]["rows"]) == count
     assert page.data["findings"][0]["kind"] == ("nothing_to_gain" if count else "nothing_seen")
     (nothing,) = page_of(Session()).data["phases"]
     assert nothing["tiles"][0]["value"] == "–"
@@ -161,6 +170,12 @@ def test_a_session_without_end_and_records_without_end():
     assert min(page.column("length")) == 0
     (whole,) = [phase for phase in page.data["phases"] if phase["name"] == "whole"]
     assert whole["tiles"][0]["note"] == "no end recorded"
+
+
+def test_times_beyond_all_bounds_leave_the_others_on_the_page():
+    far = [block((f"far {at}",), 0, 0, number=at + 2)._replace(start_ns=at, end_ns=at + 5) for at in (2**70, -(2**70))]
+    page = page_of(session(block(("b",), 5, 9), *far, end=20))
+    assert ("b", 5, 4) in [(name, start, length) for _, _, name, start, length, _ in drawn(page)]
 
 
 def test_a_damaged_session_says_so_first():
@@ -175,8 +190,10 @@ def test_beyond_the_limit_short_events_are_joined_and_the_page_says_how():
     page = page_of(run, event_limit=1_000)
     note = page.data["timeline"]["note"]
     shown = joined = 0
-    for name, path in zip(page.column("name"), page.column("path"), strict=True):
-        if name == 0xFFFFFFFF:
+    first = next(row["at"] for row in page.data["timeline"]["rows"] if row["group"])  # behind the steps
+    names = page.column("name")[first:]
+    for name, path in zip(names, page.column("path")[first:], strict=True):
+        if name == 0:
             joined += path
         elif not page.data["timeline"]["colours"][name].startswith("gap-"):
             shown += 1
@@ -191,31 +208,55 @@ def test_beyond_the_limit_short_events_are_joined_and_the_page_says_how():
         for at in range(row["at"] + 1, end):
             assert starts[at] >= starts[at - 1] + lengths[at - 1]
     longest = sorted((record.duration_ns for record in run.records), reverse=True)[:shown]
-    alone = [length for length, name in zip(lengths, page.column("name"), strict=True) if name != 0xFFFFFFFF]
+    alone = [length for length, name in zip(lengths[first:], names, strict=True) if name]
     assert set(longest) <= set(alone)
 
 
-def test_summed_work_is_named_as_not_drawn_and_counted_at_the_foot():
+def test_work_that_is_only_summed_is_named_as_not_drawn_and_counted_at_the_foot():
     counters = Counters(seen=15, kept=1, aggregated=9, invalid=2, pre_session=3, lost_markers=7)
-    data = page_of(session(kernel("a", 0, MS), end=2 * MS, counters=counters)).data
-    assert "9 operations below 100 µs are not drawn; `gpusense report --html --trace-all`" in data["timeline"]["note"]
+    summed = Aggregate((), "kernel", "tiny", "cuda", 0, None, 9, 9 * US, US, US, 9 * US * US)
+    data = page_of(session(kernel("a", 0, MS), end=2 * MS, counters=counters, aggregates=[summed])).data
+    note = "9 operations below 100 µs are not drawn: the session has their sums, and not when each ran."
+    assert data["timeline"]["note"] == note
     assert data["seen"]["records"] == "1 listed, 9 short ones summed, 2 invalid, 3 from before"
     assert data["seen"]["counters"] == [["lost markers", 7]]
 
 
-def test_short_work_is_drawn_together_where_its_rows_are_there():
+def test_work_that_is_counted_is_drawn_as_what_is_listed():
     run = load(RECORDED)
     assert run.counters.aggregated
     page = page_of(run)
-    rows = page.data["timeline"]["rows"]
-    at = next(number for number, row in enumerate(rows) if row["name"] == "all work, joined")
-    first, last = rows[at]["at"], rows[at + 1]["at"]
-    starts, lengths, counts = (page.column(name)[first:last] for name in ("start", "length", "path"))
-    assert set(page.column("name")[first:last]) == {0xFFFFFFFF}
-    assert sum(counts) == sum(1 for row in run.work.kind if run.work.kinds[row].kind != "sync")
-    assert all(start + length <= after for start, length, after in zip(starts, lengths, starts[1:], strict=False))
-    assert min(lengths) > 0
-    assert "in the row “all work, joined” alone" in page.data["timeline"]["note"]
+    work, zero = run.work, int(page.data["timeline"]["start_ns"])
+    expected = sorted(
+        (label(work.kinds[kind].name), start - zero, end - start)
+        for kind, start, end in zip(work.kind, work.start, work.end, strict=True)
+    )
+    names = {name for name, _, _ in expected}
+    assert sorted((name, start, length) for _, _, name, start, length, _ in drawn(page) if name in names) == expected
+    assert page.data["timeline"]["note"] == ""
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_every_gap_of_a_device_is_on_the_timeline_and_a_record_costs_few_bytes(streams):
+    run = crowd(5_000, streams=streams)
+    page = page_of(run)
+    expected = [(gap.start_ns - T0, gap.end_ns - gap.start_ns) for gap in Divisions(Facts(run)).gaps(("cuda", 0))]
+    assert [(start, length) for _, row, _, start, length, _ in drawn(page) if row == "idle: why"] == expected
+    assert len(expected) > 80
+    assert len(page.scripts["events"]) <= 12 * 5_000
+
+
+def test_what_a_long_run_has_only_sums_of_is_where_it_was():
+    run = crowd(600)
+    work = WorkTable(400)
+    for record in run.records:
+        work.add(record)
+    run.take_work(work)
+    (hole,) = work.holes
+    timeline = page_of(run).data["timeline"]
+    assert timeline["holes"] == [[hole.start_ns - T0, hole.end_ns - T0, hole.rows]]
+    assert timeline["events"] == len(work) == 600 - hole.rows
+    assert f"{hole.rows} operations of a long run are known as sums alone" in timeline["note"]
 
 
 def test_metrics_that_are_unknown_are_absent_and_not_zero():

@@ -68,8 +68,8 @@ def test_the_page_says_the_cost_in_words():
         "left": float("nan"), "share": 10**400,
     }  # fmt: skip
     rows = dict(page_data(made).facts["seen"]["overhead"])
-    assert rows["CPU of the thread that takes CUPTI's buffers"] == "3.00 ms"
-    assert rows["time it was working"] == "500 ms"
+    assert rows["CPU time of reading records"] == "3.00 ms"
+    assert rows["its thread was awake for"] == "500 ms"
     assert (rows["overhead budget"], rows["share of the time observed"]) == ("2.0 %", "14 %")
     assert (rows["CUPTI stayed in the process"], rows["odd name"]) == ("<b>", "7")
 

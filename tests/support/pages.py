@@ -3,8 +3,9 @@
 import base64
 import io
 import json
-import struct
+from functools import cached_property
 from html.parser import HTMLParser
+from itertools import accumulate
 
 from gpusense.report.html import page as html
 
@@ -42,9 +43,55 @@ class Page(HTMLParser):
         return json.loads(self.scripts["data"])
 
     def column(self, name):
-        raw = base64.b64decode(self.scripts[f"column-{name}"], validate=True)
-        code = "d" if name in ("start", "length") else "I"
-        return list(struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw))
+        """A value of each event on the timeline: start, length, name, path, launch, size."""
+        return self._columns[COLUMNS.index(name)]
+
+    @cached_property
+    def _columns(self):
+        raw, at = base64.b64decode(self.scripts["events"], validate=True), 0
+        found = [[] for _ in COLUMNS]
+        rows = self.data["timeline"]["rows"]
+        ends = [*(row["at"] for row in rows), self.data["timeline"]["count"]][1:]
+        for row, end in zip(rows, ends, strict=True):
+            columns = []
+            for shape in row["shapes"]:
+                values, at = unpacked(raw, at, shape, end - row["at"])
+                columns.append(values)
+            codes = columns.pop() if "after" in row else [1] * (end - row["at"])
+            time, one = row["from"], rows[row["after"]]["at"] - 1 if "after" in row else 0
+            for place, code in enumerate(codes):
+                if code == 1:
+                    columns[0][place] += time
+                else:
+                    one += code // 2 + 1
+                    columns[0][place] = found[0][one] + found[1][one]
+                    columns[1][place] = found[0][one + 1] - columns[0][place]
+                time = columns[0][place] + columns[1][place]
+            for column, values in zip(found, columns, strict=True):
+                column += values
+        assert at == len(raw)
+        return found
+
+
+COLUMNS = ("start", "length", "name", "path", "launch", "size")
+
+
+def unpacked(raw, at, shape, count):
+    """The numbers of a packed column, and where the next one begins."""
+    if not shape:
+        return [0] * count, at
+    width, steps, far, distances, large = (*shape, 0, 0, 0)[:5]
+    planes = [raw[at + count * byte :][:count] for byte in range(width)]
+    values = [int.from_bytes(one, "little") for one in zip(*planes, strict=True)] if width else [0] * count
+    at += width * count
+    if far:
+        apart, at = unpacked(raw, at, distances, far)
+        others, at = unpacked(raw, at, large, far)
+        for place, value in zip(accumulate(apart), others, strict=True):
+            values[place] = value
+    if steps:
+        values = list(accumulate(-(step + 1) // 2 if step % 2 else step // 2 for step in values))
+    return values, at
 
 
 def page_of(run, **options):

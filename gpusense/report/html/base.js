@@ -1,4 +1,4 @@
-// Helpers every part of the page uses: elements without markup, colours, numbers, decoded columns.
+// Helpers every part of the page uses: elements without markup, colours, numbers, marks on a ruler.
 const data = JSON.parse(document.getElementById("data").textContent);
 const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -9,17 +9,10 @@ function h(tag, properties, ...children) {
     if (name === "class") element.className = value;
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "style") Object.assign(element.style, value);
-    else element.setAttribute(name, value);
+    else if (value !== null) element.setAttribute(name, value);
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return element;
-}
-
-function column(name, type) {
-  const text = atob(document.getElementById("column-" + name).textContent);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return new type(bytes.buffer);
 }
 
 const counted = (count, one, many) => `${count.toLocaleString("en")} ${count === 1 ? one : many || one + "s"}`;
@@ -52,6 +45,12 @@ const drawers = [];
 function colour(word) {
   if (!(word in palette)) palette[word] = getComputedStyle(document.documentElement).getPropertyValue("--" + word).trim();
   return palette[word];
+}
+/** Which ink is read best on a colour of the palette: the one whose brightness is further from it. */
+function inkOn(word) {
+  const bright = (of) => [1, 3, 5].reduce((sum, at, i) => sum + [0.2126, 0.7152, 0.0722][i] * (parseInt(of.slice(at, at + 2), 16) / 255) ** 2.2, 0.05);
+  const apart = (ink) => Math.abs(Math.log(bright(colour(ink)) / bright(colour(word))));
+  return colour(apart("ink") > apart("ink-dark") ? "ink" : "ink-dark");
 }
 function swatch(word) {
   return h("span", { class: "swatch", style: { background: `var(--${word})` } });
@@ -107,9 +106,26 @@ function cut(text, width) {
   return text.length <= fits ? text : fits < 3 ? "" : text.slice(0, fits - 1) + "…";
 }
 
-/** Where a ruler over `span` has its marks: 1, 2 or 5 times a power of ten apart. */
+/** How far marks of a ruler over `span` are apart: 1, 2 or 5 times a power of ten. */
 function ruler(span, width) {
   const rough = (span / Math.max(1, width)) * 110;
   const power = 10 ** Math.floor(Math.log10(rough));
   return power * ([1, 2, 5, 10].find((step) => step * power >= rough) || 10);
+}
+const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+/** A time in the unit of `of`, with as many digits as tell it from others that are `apart`, in nanoseconds. */
+function digits(ns, of, apart) {
+  const [scale, unit] = UNITS.find(([one]) => Math.abs(of) >= one) || UNITS[3];
+  return ns === 0 ? "0" : (ns / scale).toFixed(Math.max(0, Math.ceil(Math.log10(scale / Math.max(1, apart)) - 1e-9))) + " " + unit;
+}
+/** A moment that something short begins at, to three digits of how long that is. */
+const exact = (ns, length) => digits(ns, ns, 10 ** Math.floor(Math.log10(Math.max(1, length) / 100)));
+/** Marks of a ruler, [nanoseconds, words]: no two of them read the same. Where many digits are equal, these are `base`. */
+function ticks(from, to, width) {
+  const step = Math.max(1, ruler(to - from, width)), marks = [];
+  const first = Math.ceil(from / step), last = Math.floor(to / step);
+  for (let at = first; at <= last; at++) marks.push(at * step);
+  if (to < 1e6 * step && digits(last * step, to, step).length <= 9) return { base: "", marks: marks.map((at) => [at, digits(at, to, step)]) };
+  const round = 10 ** Math.ceil(Math.log10(to - from)), base = Math.floor(from / round) * round;
+  return { base: digits(base, base, round), marks: marks.map((at) => [at, "+" + digits(at - base, to - base, step)]) };
 }

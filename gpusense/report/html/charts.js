@@ -1,44 +1,80 @@
-// Device metrics over time: small charts over the same span of time.
+// Device metrics over time: small charts over the same span of time, each with the scale of its own quantity.
+
+/** Where the scale of a chart begins and ends, and its marks: from zero where the quantity has one. */
+function scaleOf(chart) {
+  const [low, high] = chart.range;
+  if (chart.unit === "%") return { bottom: 0, top: Math.max(100, high), marks: [0, 50, 100] };
+  const fromZero = chart.zero, spread = fromZero ? Math.max(high, 1e-9) : Math.max(high - low, 4);
+  const step = ruler(spread, 330);
+  const bottom = fromZero ? Math.min(0, Math.floor(low / step) * step) : Math.floor((low - (spread - (high - low)) / 2) / step) * step;
+  const top = Math.max(bottom + step, Math.ceil((high - step * 1e-9) / step) * step), marks = [];
+  for (let at = bottom; at <= top + step / 2; at += step) marks.push(at);
+  return { bottom, top, marks };
+}
+
 function charts(list, span) {
-  const started = [];
+  const started = [], PLOT = 84, UNDER = 16, GUTTER = 68;
+  let picked = null;
   const cells = list.map((chart) => {
-    const low = Math.min(...chart.v), high = chart.top || Math.max(...chart.v), zero = low < high * 0.6 || chart.top ? 0 : low - (high - low) * 0.2;
-    const value = h("span", {}, `up to ${amount(Math.max(...chart.v), chart.unit)}`);
-    const x = (time, width) => (Math.max(0, Math.min(span, time)) / span) * width;
+    const { t: times, v: values, range: [low, high] } = chart, { bottom, top, marks } = scaleOf(chart);
+    const said = (one) => (one === 0 ? `0 ${chart.unit}` : amount(one, chart.unit).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " "));
+    const whole = low === high ? `${said(low)} throughout` : `${said(low)} to ${said(high)}`;
+    const value = h("span", {}, whole);
     let hover = -1;
-    const picture = canvas(84, (g, width, height) => {
-      const y = (one) => height - 2 - ((one - zero) / Math.max(1e-9, high - zero)) * (height - 8);
+    const picture = canvas(PLOT + UNDER, (g, width, height) => {
+      const wide = width - GUTTER, x = (time) => GUTTER + (Math.max(0, Math.min(span, time)) / span) * wide;
+      const y = (one) => 6 + (1 - (one - bottom) / (top - bottom)) * (PLOT - 8);
       g.clearRect(0, 0, width, height);
-      g.fillStyle = colour("soft");
-      for (const share of [0, 0.5, 1]) g.fillRect(0, Math.round(y(zero + (high - zero) * share)), width, 1);
-      g.beginPath();
-      chart.v.forEach((one, at) => {
-        if (at && chart.step) g.lineTo(x(chart.t[at], width), y(chart.v[at - 1]));
-        g[at ? "lineTo" : "moveTo"](x(chart.t[at], width), y(one));
-      });
-      g.strokeStyle = colour("k0"); g.lineWidth = 1.5; g.lineJoin = "round"; g.stroke();
-      g.lineTo(x(chart.t[chart.t.length - 1], width), height); g.lineTo(x(chart.t[0], width), height); g.closePath();
-      g.globalAlpha = 0.1; g.fillStyle = colour("k0"); g.fill(); g.globalAlpha = 1;
-      if (hover >= 0) {
-        g.fillStyle = colour("text"); g.fillRect(x(chart.t[hover], width), 0, 1, height);
-        g.beginPath(); g.arc(x(chart.t[hover], width), y(chart.v[hover]), 3, 0, 7); g.fill();
+      g.font = SMALL;
+      for (const mark of marks) {
+        g.fillStyle = colour(mark === 0 ? "quiet" : "line"); g.fillRect(GUTTER, Math.round(y(mark)), wide, 1);
+        g.fillStyle = colour("quiet"); g.textAlign = "right";
+        g.fillText(said(mark), GUTTER - 6, Math.round(y(mark)) + 4);
       }
-    }, `${chart.label} over time`);
+      g.fillStyle = colour("quiet");
+      g.textAlign = "left"; g.fillText("0", GUTTER, height - 2);
+      g.textAlign = "right"; g.fillText(time(span), width, height - 2);
+      g.textAlign = "left";
+      if (picked) {
+        g.globalAlpha = 0.25; g.fillStyle = colour("accent");
+        g.fillRect(x(picked.start), 0, Math.max(2, x(picked.end) - x(picked.start)), PLOT); g.globalAlpha = 1;
+      }
+      g.strokeStyle = g.fillStyle = colour("k0"); g.lineWidth = 1.5; g.lineJoin = "round";
+      chart.begins.forEach((first, run) => {  // between two runs nothing is known
+        const end = chart.begins[run + 1] ?? times.length;
+        if (end - first === 1) { g.beginPath(); g.arc(x(times[first]), y(values[first]), 1.8, 0, 7); g.fill(); return; }
+        g.beginPath();
+        for (let i = first; i < end; i++) {
+          if (i > first && chart.step) g.lineTo(x(times[i]), y(values[i - 1]));
+          g[i > first ? "lineTo" : "moveTo"](x(times[i]), y(values[i]));
+        }
+        g.stroke();
+        if (!chart.zero) return;  // an area below a line says "so much", which needs a zero
+        g.lineTo(x(times[end - 1]), y(bottom)); g.lineTo(x(times[first]), y(bottom)); g.closePath();
+        g.globalAlpha = 0.1; g.fill(); g.globalAlpha = 1;
+      });
+      if (hover >= 0) {
+        g.fillStyle = colour("text"); g.fillRect(x(times[hover]), 0, 1, PLOT);
+        g.beginPath(); g.arc(x(times[hover]), y(values[hover]), 3, 0, 7); g.fill();
+      }
+    }, `${chart.device}, ${chart.label} over time: ${whole}`);
     picture.element.addEventListener("pointermove", (event) => {
-      const at = (event.offsetX / picture.width()) * span;
-      hover = chart.t.reduce((best, one, i) => (Math.abs(one - at) < Math.abs(chart.t[best] - at) ? i : best), 0);
-      value.textContent = `${amount(chart.v[hover], chart.unit)} at ${time(chart.t[hover])}`;
+      const at = ((event.offsetX - GUTTER) / (picture.width() - GUTTER)) * span;
+      hover = times.reduce((best, one, i) => (Math.abs(one - at) < Math.abs(times[best] - at) ? i : best), 0);
+      value.textContent = `${said(values[hover])} at ${time(times[hover])}`;
       picture.paint();
     });
-    picture.element.addEventListener("pointerleave", () => { hover = -1; value.textContent = `up to ${amount(Math.max(...chart.v), chart.unit)}`; picture.paint(); });
-    started.push(picture.fit);
-    return h("div", { class: "chart" }, h("h3", {}, `${chart.device} · ${chart.label}`, value), picture.element);
+    picture.element.addEventListener("pointerleave", () => { hover = -1; value.textContent = whole; picture.paint(); });
+    started.push(picture);
+    return h("div", { class: "chart" }, h("h3", {}, h("span", {}, `${chart.device} · ${chart.label}`), value), picture.element);
   });
+  document.addEventListener("gpusense:selected", ({ detail }) => { picked = detail; for (const picture of started) picture.paint(); });
   const thinned = list.some((chart) => chart.of > chart.t.length);
+  const broken = list.some((chart) => chart.begins.length > 1);
   return {
-    section: h("section", { id: "metrics" }, h("h2", {}, "Device over time"), h("div", { class: "grid" }, cells),
-      h("p", { class: "note" }, thinned ? "Long series show the lowest and highest sample of every interval." : "")),
-    start: () => started.forEach((fit) => fit()),
+    section: h("section", { id: "metrics" }, h("h2", {}, "Device over time", h("small", {}, "sampled while the program ran; of the whole device, whoever used it")), h("div", { class: "grid" }, cells),
+      h("p", { class: "note" }, [broken ? "Where a line is interrupted, nothing was sampled." : "", thinned ? "Long series show the lowest and highest sample of every interval." : ""].filter(Boolean).join(" "))),
+    start: () => started.forEach((picture) => picture.fit()),
   };
 }
 

@@ -1,14 +1,22 @@
-"""Device metrics and memory over time, thinned to what a chart can show: highest and lowest of every bucket stay."""
+"""Device metrics and memory over time, thinned to what a chart can show: highest and lowest of every bucket stay.
 
+Points come in runs. Between two runs nothing is known, and nothing is drawn.
+"""
+
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ..._records.device_identity import device_text
 from ..._runtime.text import one_line
 from ...analysis.memory import place_of
 from ...session import Session
-from ..series import device_series
+from ..series import Points, device_series
 
 _POINTS = 1_200
+#: So many times the usual pause between two samples is a gap.
+_PAUSE = 4
+#: Of these units 0 is no more special than another number.
+_WITHOUT_ZERO = ("°C",)
 
 
 def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
@@ -17,8 +25,20 @@ def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
     for card, label, unit, points in device_series(session):
         if len(points) >= 2 and any(value for _, value in points):
             shifted = [(time - start_ns, value) for time, value in points]
-            found.append(_chart(card.text, label, unit, shifted, 100 if unit == "%" else None))
+            found.append(_chart(card.text, label, unit, _runs(shifted)))
     return found + _allocated(session, start_ns)
+
+
+def _runs(points: Points) -> list[Points]:
+    """The points, parted where for far longer than usual the value was not known."""
+    pauses = sorted(after - before for (before, _), (after, _) in pairwise(points))
+    most = _PAUSE * pauses[len(pauses) // 2]
+    runs = [points[:1]]
+    for (before, _), point in pairwise(points):
+        if point[0] - before > most:
+            runs.append([])
+        runs[-1].append(point)
+    return runs
 
 
 def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
@@ -38,7 +58,7 @@ def _allocated(session: Session, start_ns: int) -> list[dict[str, Any]]:
     return [
         _chart(
             "GPU" if device is None else device_text(session.devices, "cuda", device),
-            *(_whose(session), "B", of, None),
+            *(_whose(session), "B", [of]),
             step=True,
         )
         for device, of in points.items()
@@ -51,23 +71,26 @@ def _whose(session: Session) -> str:
     return "Allocated by these processes" if several else "Allocated by this process"
 
 
-def _chart(
-    device: str, label: str, unit: str, points: list[tuple[int, Any]], top: float | None, step: bool = False
-) -> dict[str, Any]:
-    kept = thin(points, _POINTS)
+def _chart(device: str, label: str, unit: str, runs: list[Points], step: bool = False) -> dict[str, Any]:
+    number = sum(map(len, runs))
+    runs = [thin(run, max(2, _POINTS * len(run) // number)) for run in runs]
+    points = [point for run in runs for point in run]
+    values = [value for _, value in points]
     return {
         "device": one_line(device),
         "label": label,
         "unit": unit,
-        "top": top,
+        "zero": unit not in _WITHOUT_ZERO,
+        "range": [min(values), max(values)],
         "step": step,
-        "of": len(points),
-        "t": [time for time, _ in kept],
-        "v": [value for _, value in kept],
+        "of": number,
+        "t": [time for time, _ in points],
+        "v": values,
+        "begins": list(accumulate(map(len, runs[:-1]), initial=0)),  # where among the points each run begins
     }
 
 
-def thin(points: list[tuple[int, Any]], limit: int) -> list[tuple[int, Any]]:
+def thin(points: Points, limit: int) -> Points:
     """At most about ``limit`` points in order: first and last, and of every bucket the lowest and the highest."""
     if len(points) <= limit:
         return points

@@ -1,7 +1,6 @@
-"""What the HTML page shows, as JSON-ready facts and binary columns."""
+"""What the HTML page shows, as JSON-ready facts and packed columns."""
 
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,8 @@ from ..blocks import tables as block_tables
 from ..divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text
 from ..tracks import group_name, label
 from .charts import charts
-from .events import Events, colour_word, events
+from .events import colour_word, events
+from .places import Places
 from .tables import small_tables
 
 #: Longest name on the page; the middle of a longer one is cut out.
@@ -35,19 +35,20 @@ _FLAME_DEPTH = 64
 
 
 class PageData(NamedTuple):
-    """What the page carries: facts as JSON, and events as columns of numbers."""
+    """What the page carries: facts as JSON, and the packed columns of its timeline."""
 
     facts: dict[str, Any]
-    columns: dict[str, "array[Any]"]
+    events: bytearray
 
 
-def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) -> PageData:
+def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000) -> PageData:
     """Everything the page shows. Times are nanoseconds from the start of the run; the start itself is a string."""
     facts, divisions = session.once(Facts), divisions_of(session)
     found = session.once(findings)
     tree = facts.blocks
     drawn = events(session, facts, divisions, event_limit)
-    phases = [_phase(session, facts, divisions, name, drawn.ranks) for name in divisions.names] or [
+    places = Places(facts, divisions, drawn.start_ns)
+    phases = [_phase(session, facts, divisions, name, drawn.ranks, places) for name in divisions.names] or [
         {"name": ALL, "label": "run", "judged": True, "note": "", "tiles": _run_tiles(session, facts)}
     ]
     host = [row for row in facts.operations if row.kind not in DEVICE_KINDS or row.timing == "host"]
@@ -58,26 +59,30 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 200_000) 
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
             "sentence": divisions.sentence(),
-            "findings": [_finding(finding, divisions) for finding in found],
+            "took": _took(facts, tree),
+            "findings": [_finding(finding, divisions, places) for finding in found],
             "phases": phases,
             "words": PARTS,
             "host": [
-                _operation(session, row._replace(share=row.total_ns / whole if whole else 0.0), drawn.ranks)
+                _operation(session, row._replace(share=row.total_ns / whole if whole else 0.0), drawn.ranks, places)
                 for row in host[:_TABLE_LIMIT]
             ],
             "more_host": max(0, len(host) - _TABLE_LIMIT),
             "timeline": drawn.facts,
-            "tables": [*block_tables(session, tree), *small_tables(session, facts)],
-            "flame": _flame(tree),
+            "tables": [*block_tables(session, tree, places.block), *small_tables(session, facts, places)],
+            "flame": _flame(tree, places),
             "series": charts(session, drawn.start_ns),
             "seen": _seen(session),
             "window_ns": facts.window_ns,
+            "places": places.rows,  # all that was asked for above
         },
-        _columns(drawn),
+        drawn.data,
     )
 
 
-def _phase(session: Session, facts: Facts, divisions: Divisions, name: str, ranks: dict[str, int]) -> dict[str, Any]:
+def _phase(
+    session: Session, facts: Facts, divisions: Divisions, name: str, ranks: dict[str, int], places: Places
+) -> dict[str, Any]:
     """What the page shows of one phase: of every device together."""
     found = divisions.of(name)
     rows = sorted(
@@ -103,16 +108,12 @@ def _phase(session: Session, facts: Facts, divisions: Divisions, name: str, rank
             }
             for one in found
         ],
-        "operations": [_operation(session, row, ranks) for row in shown],
+        "operations": [_operation(session, row, ranks, places) for row in shown],
         "more_operations": len(rows) - len(shown),
         "histograms": {
             at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
         },
     }
-
-
-def _columns(drawn: Events) -> dict[str, "array[Any]"]:
-    return {"start": drawn.start, "length": drawn.length, "name": drawn.name, "path": drawn.path}
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:
@@ -122,12 +123,32 @@ def _subtitle(session: Session, facts: Facts, title: str) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def _finding(finding: Finding, divisions: Divisions) -> dict[str, Any]:
+def _finding(finding: Finding, divisions: Divisions, places: Places) -> dict[str, Any]:
     row = finding._asdict()
+    row["place"] = places.finding(finding)
     row["saving"] = time_text(finding.saving_ns) if finding.saving_ns else ""
     found = divisions.of(finding.phase)
     row["of"] = phase_text(finding.phase, found[0].program.steps) if found else ""  # "" where none can be shown
     return row
+
+
+def _took(facts: Facts, root: BlockNode) -> list[str]:
+    """What a program without any work of a device spent its time on, in sentences; none where there are no blocks."""
+
+    def longest(of: BlockNode) -> list[BlockNode]:
+        return sorted((node for node in of.children.values() if node.passes), key=lambda node: -node.wall_ns)
+
+    def told(node: BlockNode) -> str:
+        return f"“{one_line(node.name, 60)}” {time_text(node.wall_ns)} ({count_text(node.passes, 'call')})"
+
+    outer = longest(root)
+    if facts.device_operations or not outer:
+        return []
+    most, inside = outer[0], ", ".join(map(told, longest(outer[0])[:4]))
+    sentence = f"“{one_line(most.name, 60)}” took {time_text(most.wall_ns)} in {count_text(most.passes, 'call')}."
+    lines = [f"The run took {time_text(facts.window_ns)}."]
+    lines += [f"Beside it: {', '.join(map(told, outer[1:4]))}."] if outer[1:] else []
+    return [sentence, *lines, *([f"In it: {inside}."] if inside else [])]
 
 
 def _length(found: list[Division]) -> str:
@@ -195,8 +216,9 @@ def _tile(what: str, value: str, note: str) -> dict[str, str]:
     return {"label": what, "value": value, "note": note}
 
 
-def _operation(session: Session, row: Operation, ranks: dict[str, int]) -> dict[str, Any]:
+def _operation(session: Session, row: Operation, ranks: dict[str, int], places: Places) -> dict[str, Any]:
     shown = row._asdict()
+    shown["place"] = places.operation(row)
     shown["what"] = called({row.backend}) if row.kind == "kernel" else row.kind
     shown["card"] = device_text(session.devices, row.backend, row.device) if row.kind in DEVICE_KINDS else "–"
     timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
@@ -221,47 +243,58 @@ def _bins(values: "Sequence[int]") -> dict[str, Any]:
     return {"low": low, "high": high, "counts": counts}
 
 
-def _flame(root: BlockNode) -> dict[str, Any]:
-    """The block tree as flat rows (parent, name, nanoseconds, kind), parents first; the light and the deep joined."""
-    rows: list[list[Any]] = [[-1, "all GPU work", root.gpu_ns, "block"]]
-    floor = root.gpu_ns // _FLAME_LIMIT
+def _flame(root: BlockNode, places: Places) -> dict[str, Any]:
+    """The block tree as flat rows (parent, name, nanoseconds, kind), parents first; the light and the deep joined.
+
+    Without any work of a device it is the time for which blocks were open."""
+    device = root.gpu_ns > 0
+    whole = root.gpu_ns if device else sum(child.wall_ns for child in root.children.values())
+    rows: list[list[Any]] = [[-1, "all GPU work" if device else "all blocks", whole, "block"]]
+    where: list[int | None] = [None]
+    floor = whole // _FLAME_LIMIT
     queue: list[tuple[int, BlockNode]] = [(0, root)]
     for place, node in queue:
         rest = 0
         for child in node.children.values():
-            if child.gpu_ns > floor and len(child.path) < _FLAME_DEPTH:
+            spent = child.gpu_ns if device else child.wall_ns
+            if spent > floor and len(child.path) < _FLAME_DEPTH:
                 queue.append((len(rows), child))
-                rows.append([place, _name(child.name), child.gpu_ns, "block"])
+                rows.append([place, _name(child.name), spent, "block"])
+                where.append(places.block(child.path))
             else:
-                rest += child.gpu_ns
-        for (kind, name), (_, spent, _) in node.operations.items():
+                rest += spent
+        for (kind, name), (_, spent, _) in node.operations.items() if device else ():
             if kind not in DEVICE_KINDS:
                 continue
             if spent > floor:
                 rows.append([place, _name(name), spent, kind])
+                where.append(places.within(node.path, kind, name))
             else:
                 rest += spent
         if rest:
             rows.append([place, "(others)", rest, "rest"])
-    return {"rows": rows}
+            where.append(None)
+    return {"rows": rows, "places": where, "of": "device time" if device else "time"}
 
 
 #: What a session says of its own cost, in words; anything else is shown as it is.
 _COST = {
-    "drain_cpu_ns": "CPU of the thread that takes CUPTI's buffers",
-    "thread_cpu_ns": "CPU of the recording thread",
-    "thread_s": "time it was working",
+    "drain_cpu_ns": "CPU time of reading records",
+    "thread_cpu_ns": "CPU time of storing them",
+    "thread_s": "its thread was awake for",
     "budget": "overhead budget",
-    "share": "cost when last reckoned",
+    "share": "overhead when last measured",
     "left": "of it in launches while capture is paused",
     "observed": "share of the time observed",
-    "threshold_ns": "threshold for it",
+    "threshold_ns": "threshold that this took",
     "stays": "CUPTI stayed in the process",
 }
 
 
 def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
     for name, value in overhead.items():
+        if name in _COST and not value:
+            continue
         label = _COST.get(name) or one_line(str(name)).replace("_", " ")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
             shown = one_line(str(value))
@@ -276,6 +309,8 @@ def _cost(overhead: dict[str, Any]) -> Iterator[list[str]]:
 
 #: Counters that ``listed_text`` shows.
 _LISTED = ("seen", "kept", "aggregated", "invalid", "pre_session")
+#: Where the name of a counter says too little.
+_COUNTERS = {"inherited": "launched by threads without blocks, given to the block that was open"}
 
 
 def _seen(session: Session) -> dict[str, Any]:
@@ -283,7 +318,9 @@ def _seen(session: Session) -> dict[str, Any]:
     return {
         "records": listed_text(session.counters),
         "counters": [
-            [name.replace("_", " "), value] for name, value in counters.items() if value and name not in _LISTED
+            [_COUNTERS.get(name, name.replace("_", " ")), value]
+            for name, value in counters.items()
+            if value and name not in _LISTED
         ],
         "backends": [[one_line(str(name)), one_line(str(text))] for name, text in (meta.get("backends") or {}).items()],
         "version": one_line(str(meta.get("version", "unknown"))),

@@ -5,7 +5,7 @@ let phase = data.phases.find((one) => one.judged);
 
 function tiles() {
   document.getElementById("tiles").replaceChildren(...phase.tiles.map((tile) =>
-    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), h("p", {}, tile.note))));
+    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), tile.note ? h("dd", { class: "note" }, tile.note) : null)));
 }
 
 function breakdown() {
@@ -24,8 +24,10 @@ function breakdown() {
 
 function shares() {
   const section = h("section", { id: "shares" });
+  let heaviest = [];
+  const again = walk(section, ".share button", (button) => goTo(heaviest[button.dataset.at].place, button, "Heaviest operations"));
   function fill() {
-    const heaviest = phase.operations.slice(0, 10);
+    heaviest = phase.operations.slice(0, 10);
     const most = heaviest.length ? heaviest[0].share || 1 : 1, started = [];
     const several = new Set(heaviest.map((row) => row.card)).size > 1;
     const rows = heaviest.map((row, at) => {
@@ -33,7 +35,7 @@ function shares() {
       const drawn = bins ? histogram(bins, word) : null;
       if (drawn) started.push(drawn.picture.fit);
       return h("div", { class: "share" },
-        h("div", {}, h("div", { class: "name" }, swatch(word), h("span", { title: (row.full_name || row.name).slice(0, 1000) }, row.name),
+        h("div", {}, h("div", { class: "name" }, swatch(word), h("button", { type: "button", class: "plain", "data-at": at, title: (row.full_name || row.name).slice(0, 1000) }, row.name),
           several ? h("span", { class: "quiet" }, row.card) : null),
           h("div", { class: "track" }, h("i", { style: { width: (row.share / most) * 100 + "%", background: `var(--${word})` } }))),
         h("div", { class: "numbers" }, h("b", {}, percent(row.share)), ` ${time(row.total_ns)}`, h("small", {}, `${row.count.toLocaleString("en")} × ${time(row.avg_ns)}`)),
@@ -41,6 +43,7 @@ function shares() {
     });
     section.replaceChildren(h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, `share of the ${phase.of}; how long single calls took`)),
       ...(rows.length ? rows : [h("p", { class: "quiet" }, "Nothing ran on a device in this phase.")]));
+    again();
     if (section.isConnected) started.forEach((fit) => fit());
     else begun = started;
   }
@@ -48,28 +51,29 @@ function shares() {
   return { section, fill, start: () => begun.forEach((fit) => fit()) };
 }
 
-function findings() {
-  return h("section", { id: "findings" }, h("h2", {}, "All findings", h("small", {}, "what could save most first")), data.findings.map((one) =>
-    h("details", { class: "finding", ontoggle: (event) => { if (event.target.open && one.of && !printing) choose(one.phase, true); } },
-      h("summary", {}, h("span", {}, one.title), h("span", {}, one.of ? h("span", { class: "chip" }, one.of) : null, one.saving ? " up to " + one.saving : "")),
-      h("ul", {}, one.evidence.map((line) => h("li", {}, line))),
-      one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), one.fix) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`))));
+/** A button that leads to what a finding is about. */
+function showFinding(one, title) {
+  if (!isPlace(one.place) || !drawn) return null;
+  const button = h("button", { type: "button", onclick: () => { if (one.of) choose(one.phase, true); goTo(one.place, button, title); } }, "Show on the timeline");
+  return button;
 }
 
-function smallTable({ title, note, heads, rows, more }) {
-  return h("section", {}, h("h2", {}, title, h("small", { class: "wide" }, note)),
-    h("div", { class: "table" }, h("table", { class: "plain" },
-      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h("td", {}, cell))))))),
-    h("p", { class: "note" }, more ? `${more.toLocaleString("en")} more` : ""));
+function findings() {
+  const title = "All findings";
+  return h("section", { id: "findings" }, h("h2", {}, title, h("small", {}, "what could save most first")), data.findings.map((one) =>
+    h("div", { class: "finding" }, h("details", { class: "finding", ontoggle: (event) => { if (event.target.open && one.of && !printing) choose(one.phase, true); } },
+      h("summary", {}, h("span", {}, one.title), h("span", {}, one.of ? h("span", { class: "chip" }, one.of) : null, one.saving ? " up to " + one.saving : "")),
+      h("ul", {}, one.evidence.map((line) => h("li", {}, line))),
+      one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), one.fix) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`)),
+      showFinding(one, title))));
 }
 
 function foot() {
   const seen = data.seen;
   const line = (label, pairs) => (pairs.length ? h("p", {}, `${label}: ` + pairs.map(([name, value]) => `${name} ${typeof value === "number" ? value.toLocaleString("en") : value}`).join(" · ")) : null);
   const records = h("p", {}, [`Records: ${seen.records}`, ...seen.counters.map(([name, value]) => `${name} ${value.toLocaleString("en")}`)].join(" · "));
-  return [records, line("Sources", seen.backends), line("Cost of watching", seen.overhead),
-    seen.threshold ? h("p", {}, `Calls shorter than ${seen.threshold} are summed, longer ones listed.`) : null,
+  return [records, line("Sources", seen.backends), line("gpusense itself used", seen.overhead),
+    seen.threshold ? h("p", {}, `Calls of ${seen.threshold} and more are listed one by one; of shorter ones there are sums.`) : null,
     seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, why]) => `from ${time(at)}, ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }
@@ -93,11 +97,12 @@ const drawn = data.timeline.rows.length ? timeline(data.timeline) : null;
 if (drawn) parts.push(drawn);
 if (data.findings.length > 1) parts.push({ section: findings() });
 if (ran) parts.push(shares());
+for (const one of data.tables) if (one.title === "Blocks") parts.push(plainTable(one));
 if (data.flame.rows[0][2] > 0) parts.push(flame(data.flame));
 if (data.series.length) parts.push(charts(data.series, Math.max(1, data.window_ns)));
-for (const one of data.tables) parts.push({ section: smallTable(one) });
-if (ran) parts.push(table("operations", () => "Operations on the device", () => phase.of, () => phase.operations, () => phase.more_operations));
-if (data.host.length) parts.push(table("host", () => "Waits and other work of the host", () => "run", () => data.host, () => data.more_host));
+for (const one of data.tables) if (one.title !== "Blocks") parts.push(plainTable(one));
+if (ran) parts.push(operations("operations", "Operations on the device", () => phase.of, () => phase.operations, () => phase.more_operations));
+if (data.host.length) parts.push(operations("host", "Waits and other work of the host", () => "run", () => data.host, () => data.more_host));
 for (const part of parts) if (part.fill) part.fill();
 document.getElementById("page").replaceChildren(...parts.map((part) => part.section));
 for (const part of parts) if (part.start) part.start();
@@ -106,6 +111,8 @@ if (data.phases.length > 1)
     h("button", { type: "button", "data-phase": one.name, "aria-pressed": String(one === phase), title: one.note, onclick: () => choose(one.name) }, one.label, h("span", { class: "quiet wide" }, ` ${one.note}`))));
 if (drawn && data.phases.length > 1) drawn.phase(phase.name);
 document.getElementById("foot").append(...foot());
+document.getElementById("verdict").append(...[showFinding(data.findings[0], "Verdict")].filter(Boolean));
+document.body.append(trail);
 document.getElementById("tools").append(
   h("button", { type: "button", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Dark or light"),
   h("button", { type: "button", class: "wide", onclick: () => print() }, "Print"));

@@ -16,9 +16,12 @@ from ...session import Session
 from ..files import output
 from .data import PageData, page_data
 
-_PAGE = ("base.js", "timeline.js", "flame.js", "charts.js", "table.js", "page.js")
+_PAGE = (
+    *("base.js", "places.js", "events.js", "area.js", "timeline.js"),
+    *("flame.js", "charts.js", "table.js", "page.js"),
+)
 #: Events drawn one by one; beyond it short ones are joined, and the page says so.
-EVENT_LIMIT = 200_000
+EVENT_LIMIT = 2_000_000
 
 
 def write(
@@ -37,13 +40,11 @@ def write(
         file.write('<script type="application/json" id="data">')
         file.write(script_json(data.facts))
         file.write("</script>\n")
-        for name, column in data.columns.items():
-            file.write(f'<script type="application/octet-stream;base64" id="column-{name}">')
-            raw = memoryview(column).cast("B")
-            step = 3 << 18  # a multiple of three, so that pieces of base64 can be joined
-            for at in range(0, len(raw), step):
-                file.write(base64.b64encode(raw[at : at + step]).decode("ascii"))
-            file.write("</script>\n")
+        file.write('<script type="application/octet-stream;base64" id="events">')
+        step = 3 << 18  # a multiple of three, so that pieces of base64 can be joined
+        for at in range(0, len(data.events), step):
+            file.write(base64.b64encode(data.events[at : at + step]).decode("ascii"))
+        file.write("</script>\n")
         file.write(f"<script>{_script()}</script>\n</body>\n</html>\n")
 
 
@@ -83,15 +84,28 @@ def escape(text: object) -> str:
 def _head(data: PageData, embedded: bool) -> str:
     style = page_file("page.css")
     verdict = data.facts["findings"][0]
+    took = data.facts["took"] if verdict["kind"] == "nothing_seen" else ()
     evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
     tiles = "".join(
         f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
-        f"<p>{escape(tile['note'])}</p></div>"
+        + (f"<dd class='note'>{escape(tile['note'])}</dd>" if tile["note"] else "")
+        + "</div>"
         for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
     fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
     of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
+    sure = f"<p class='quiet'>Confidence: {escape(verdict['confidence'])}{of}{saving}</p>"
+    if verdict["kind"] == "nothing_seen":  # of which there is nothing to be sure
+        sure = ""
+    told = f"""<p class="sentence">{escape(verdict["title"])}</p>
+<ul>{evidence}</ul>
+{fix}
+{sure}"""
+    if took:  # the program's time is the result, and that there was no GPU a remark
+        told = f"""<p class="sentence">{escape(took[0])}</p>
+<ul>{"".join(f"<li>{escape(line)}</li>" for line in took[1:])}</ul>
+<p class="quiet">{escape(verdict["title"])} If you expect one: {escape(verdict["fix"])}</p>"""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -106,11 +120,8 @@ def _head(data: PageData, embedded: bool) -> str:
 <header><h1>gpusense</h1><p>{escape(data.facts["subtitle"])}</p><div id="tools"></div></header>
 <main>
 <section id="verdict" class="{escape(verdict["kind"])}">
-<h2>Verdict</h2>
-<p class="sentence">{escape(verdict["title"])}</p>
-<ul>{evidence}</ul>
-{fix}
-<p class="quiet">Confidence: {escape(verdict["confidence"])}{of}{saving}</p>
+<h2>{"Result" if took else "Verdict"}</h2>
+{told}
 </section>
 <p id="sentence">{escape(data.facts["sentence"])}</p>
 <nav id="phases" aria-label="Phase of the run"></nav>

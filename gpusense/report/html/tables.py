@@ -1,7 +1,8 @@
 """The page's smaller tables, each only where the session has what it needs: text cells, ready to show."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..._records.device_identity import card, device_text
 from ..._runtime.text import (
@@ -23,13 +24,21 @@ from ...analysis.ranks import processes_of, ranks, split
 from ...analysis.roofline import roofline
 from ...session import Session
 from ..tracks import DIRECTIONS, label
+from .places import Places
 
 _ROWS = 20
-_Rows = list[tuple[str, ...]]
 
 
-def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
-    """Tables with at least one row, each with a title, a note, heads and rows."""
+class _Row(NamedTuple):
+    cells: tuple[str, ...]
+    place: "Callable[[Places], int | None] | None" = None  # where on the timeline it is
+
+
+_Rows = list[_Row]
+
+
+def small_tables(session: Session, facts: Facts, places: Places | None = None) -> list[dict[str, Any]]:
+    """Tables with at least one row, each with a title, a note, heads and rows; with ``places`` where these are."""
     used: tuple[Any, ...] = (*facts.times, *facts.transfers, *_timed_by_host(facts))
     several = len({card(one.backend, one.device) for one in used}) > 1
     device = ("Device",) if several else ()
@@ -87,9 +96,11 @@ def small_tables(session: Session, facts: Facts) -> list[dict[str, Any]]:
     for title, note, heads, make in makers:
         rows = make()
         if rows:
-            tables.append(
-                {"title": title, "note": note, "heads": heads, "rows": rows[:_ROWS], "more": len(rows[_ROWS:])}
-            )
+            shown = rows[:_ROWS]
+            table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": [row.cells for row in shown]}
+            if places is not None:
+                table["places"] = [row.place(places) if row.place is not None else None for row in shown]
+            tables.append({**table, "more": len(rows) - len(shown)})
     return tables
 
 
@@ -99,24 +110,25 @@ def _copies(facts: Facts, several: bool) -> _Rows:
     for row in facts.transfers:
         pair = "" if row.source_device is None else f" {row.source_device} → {row.destination_device}"
         memory_kind = " → ".join(kind for kind in (row.source, row.destination) if kind) or "–"
-        rows.append(
-            (
-                DIRECTIONS.get(row.direction, one_line(row.direction)) + pair,
-                *((device_text(facts.session.devices, row.backend, row.device),) if several else ()),
-                one_line(memory_kind),
-                f"{row.count:,}",
-                size_text(row.bytes),
-                time_text(row.total_ns),
-                rate_text(row.bandwidth_bytes_per_s),
-                rate_text(row.peak_bytes_per_s),
-                rate_text(row.link_bytes_per_s),
-            )
+        cells = (
+            DIRECTIONS.get(row.direction, one_line(row.direction)) + pair,
+            *((device_text(facts.session.devices, row.backend, row.device),) if several else ()),
+            one_line(memory_kind),
+            f"{row.count:,}",
+            size_text(row.bytes),
+            time_text(row.total_ns),
+            rate_text(row.bandwidth_bytes_per_s),
+            rate_text(row.peak_bytes_per_s),
+            rate_text(row.link_bytes_per_s),
         )
+        where = partial(Places.copies, direction=row.direction, backend=row.backend, device=row.device)
+        rows.append(_Row(cells, where))
     for copy in _timed_by_host(facts):  # whose time is the call's, and no rate
         what = f"{DIRECTIONS.get(copy.direction or '', 'copies')}: {one_line(copy.name)}"
         device = (device_text(facts.session.devices, copy.backend, copy.device),) if several else ()
         unknown = ("–",) * 3
-        rows.append((what, *device, "–", f"{copy.count:,}", size_text(copy.bytes), time_text(copy.total_ns), *unknown))
+        counted = (f"{copy.count:,}", size_text(copy.bytes), time_text(copy.total_ns))
+        rows.append(_Row((what, *device, "–", *counted, *unknown), partial(Places.operation, row=copy)))
     return rows
 
 
@@ -128,12 +140,15 @@ def _waits(facts: Facts) -> _Rows:
     if not any(wait.source_line for wait in facts.waits):
         return []
     return [
-        (
-            one_line(wait.source_line or "(not known)"),
-            f"{wait.count:,}",
-            time_text(wait.total_ns),
-            time_text(wait.avg_ns),
-            time_text(wait.max_ns),
+        _Row(
+            (
+                one_line(wait.source_line or "(not known)"),
+                f"{wait.count:,}",
+                time_text(wait.total_ns),
+                time_text(wait.avg_ns),
+                time_text(wait.max_ns),
+            ),
+            partial(Places.line, line=wait.source_line),
         )
         for wait in facts.waits
     ]
@@ -143,23 +158,29 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
     """``several``: with the device of a first call."""
     devices = facts.session.devices
     rows: _Rows = [
-        (
-            f"{one_line(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
-            time_text(row.warm_up_ns / row.passes),
-            time_text(row.steady_ns),
-            f"{row.of:,}",
-            time_text(row.excess_ns),
+        _Row(
+            (
+                f"{one_line(' › '.join(row.path))}, {row.passes} of {count_text(row.of, 'pass', 'passes')}",
+                time_text(row.warm_up_ns / row.passes),
+                time_text(row.steady_ns),
+                f"{row.of:,}",
+                time_text(row.excess_ns),
+            ),
+            partial(Places.block, path=row.path),
         )
         for row in facts.warm_ups
     ]
     return rows + [
-        (
-            one_line(label(row.name))
-            + (f" on {device_text(devices, 'cuda', row.device)}" if several and row.device is not None else ""),
-            time_text(row.first_ns),
-            time_text(row.steady_ns),
-            f"{row.calls:,}",
-            time_text(row.excess_ns),
+        _Row(
+            (
+                one_line(label(row.name))
+                + (f" on {device_text(devices, 'cuda', row.device)}" if several and row.device is not None else ""),
+                time_text(row.first_ns),
+                time_text(row.steady_ns),
+                f"{row.calls:,}",
+                time_text(row.excess_ns),
+            ),
+            partial(Places.called, kind=row.kind, name=row.name, device=row.device),
         )
         for row in facts.first_calls
     ]
@@ -167,12 +188,15 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
 
 def _memory(session: Session) -> _Rows:
     return [
-        (
-            one_line(" › ".join(block.path)) if block.path else "(outside any block)",
-            device_text(session.devices, device.backend, device.device),
-            size_text(block.at_peak_bytes),
-            size_text(block.peak_bytes),
-            size_text(block.held_bytes),
+        _Row(
+            (
+                one_line(" › ".join(block.path)) if block.path else "(outside any block)",
+                device_text(session.devices, device.backend, device.device),
+                size_text(block.at_peak_bytes),
+                size_text(block.peak_bytes),
+                size_text(block.held_bytes),
+            ),
+            partial(Places.block, path=block.path),
         )
         for device in memory(session)
         for block in device.blocks
@@ -181,13 +205,16 @@ def _memory(session: Session) -> _Rows:
 
 def _energy(session: Session) -> _Rows:
     return [
-        (
-            one_line(" › ".join(block.path)),
-            device.card,
-            joules_text(block.joules),
-            f"{block.passes:,}",
-            joules_text(block.joules_per_pass),
-            percent_text(block.sampled_share),
+        _Row(
+            (
+                one_line(" › ".join(block.path)),
+                device.card,
+                joules_text(block.joules),
+                f"{block.passes:,}",
+                joules_text(block.joules_per_pass),
+                percent_text(block.sampled_share),
+            ),
+            partial(Places.block, path=block.path),
         )
         for device in energy(session)
         for block in device.blocks
@@ -197,13 +224,16 @@ def _energy(session: Session) -> _Rows:
 
 def _roofline(session: Session) -> _Rows:
     return [
-        (
-            one_line(point.name),
-            "–" if point.intensity is None else f"{point.intensity:.3g} flop/B",
-            flops_text(point.flops_per_s),
-            flops_text(point.attainable_flops_per_s),
-            percent_text(point.share),
-            point.bound or "–",
+        _Row(
+            (
+                one_line(point.name),
+                "–" if point.intensity is None else f"{point.intensity:.3g} flop/B",
+                flops_text(point.flops_per_s),
+                flops_text(point.attainable_flops_per_s),
+                percent_text(point.share),
+                point.bound or "–",
+            ),
+            partial(Places.called, kind="kernel", name=point.name),
         )
         for point in roofline(session)
     ]
@@ -214,14 +244,16 @@ def _ranks(session: Session) -> _Rows:
         return []
     answer = ranks(split(session))
     return [
-        (
-            one_line(row.name),
-            time_text(row.compute_ns),
-            time_text(row.collective_ns),
-            time_text(row.collective_exposed_ns),
-            time_text(row.waited_ns if answer.collectives else None),
-            f"{row.last_arrivals:,} of {answer.collectives:,}",
-            time_text(row.clock_offset_ns),
+        _Row(
+            (
+                one_line(row.name),
+                time_text(row.compute_ns),
+                time_text(row.collective_ns),
+                time_text(row.collective_exposed_ns),
+                time_text(row.waited_ns if answer.collectives else None),
+                f"{row.last_arrivals:,} of {answer.collectives:,}",
+                time_text(row.clock_offset_ns),
+            )
         )
         for row in answer.ranks
     ]
@@ -229,12 +261,15 @@ def _ranks(session: Session) -> _Rows:
 
 def _backends(session: Session, facts: Facts) -> _Rows:
     return [
-        (
-            DIRECTIONS.get(pair.name, one_line(pair.name)),
-            row.backend if row.device is None else f"{row.backend} {row.device}",
-            f"{row.count:,}",
-            time_text(row.avg_ns),
-            time_text(row.total_ns),
+        _Row(
+            (
+                DIRECTIONS.get(pair.name, one_line(pair.name)),
+                row.backend if row.device is None else f"{row.backend} {row.device}",
+                f"{row.count:,}",
+                time_text(row.avg_ns),
+                time_text(row.total_ns),
+            ),
+            partial(Places.operation, row=row),
         )
         for pair in side_by_side(session, facts.operations)
         if len({row.backend for row in pair.sides}) > 1

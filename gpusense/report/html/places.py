@@ -1,0 +1,208 @@
+"""Where on the timeline each row of the page is: of every operation, block, wait and gap its longest times.
+
+Rows ask for a place and get its number; the page carries the places that were asked for, each once.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from heapq import nlargest
+from itertools import chain, islice
+from operator import sub
+from typing import Any
+
+from ..._records.device_identity import card
+from ..._records.records import Path
+from ..._records.work import WITH_ROWS
+from ..._runtime.text import one_line
+from ...analysis.facts import Facts, Finding
+from ...analysis.operation import Operation
+from ...analysis.words import copies_text
+from ..divisions import GAPS, Divisions
+from ..tracks import label
+
+#: Times a place has: one of a few rows many, one of many rows few, and all together no more than a page can carry.
+_MOST, _FEWEST, _TOGETHER = 60, 4, 20_000
+_OF_A_BAR = 10  # of the flame graph, of which there are many
+_NAME_LIMIT = 512  # as the timeline cuts names
+#: Findings about empty times of a device, and what the gaps are called that they are about.
+_CAUSES = {
+    "launch_bound": "launch",
+    "synchronising_call": "synchronising",
+    "starved": "host",
+    "periodic_stall": "host",
+    "allocations": "allocation",
+    "recompilation": "new",
+}
+
+_Times = tuple[int, int]  # start and end
+_Rows = list[int]  # of the table of work
+_What = tuple[str, str, "str | None", tuple[str, "int | None"]]  # kind, name, direction, card
+
+
+class Places:
+    """``rows`` grows with each place that is asked for; times are nanoseconds from ``start_ns``."""
+
+    def __init__(self, facts: Facts, divisions: Divisions, start_ns: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._facts, self._divisions, self._start_ns = facts, divisions, start_ns
+        self._known: dict[Any, int | None] = {}
+        self._limit = max(_FEWEST, min(_MOST, _TOGETHER // max(1, len(self._groups) + len(self._passes))))
+
+    def operation(self, row: Operation) -> int | None:
+        """Of its calls; None where they were only summed."""
+        return self._of(row.kind, row.name, row.direction, card(row.backend, row.device))
+
+    def called(self, kind: str, name: str, device: int | None = None) -> int | None:
+        """Of the calls of the heaviest operation of that name; on any device where none is given."""
+        rows = (row for row in self._facts.operations if (row.kind, row.name) == (kind, name))
+        return next((self.operation(row) for row in rows if device in (None, row.device)), None)
+
+    def block(self, path: Path) -> int | None:
+        """Of its passes; None where they were only summed."""
+        if not path:
+            return None
+        return self._place(("block", path), path[-1], "pass", lambda: self._passes.get(path, ()))
+
+    def within(self, path: Path, kind: str, name: str) -> int | None:
+        """Of the calls that a block itself launched."""
+        key = "within", path, kind, name
+        mine = self._launched.get((path, kind, name), [])
+        return self._place(key, label(name), "call", lambda: self._times(mine, _OF_A_BAR), len(mine))
+
+    def line(self, line: str | None) -> int | None:
+        """Of the waits that began at this line of the program."""
+        if line is None:
+            return None
+        names = {one.name for one in self._facts.work.kinds if one.source_line == line and one.kind == "sync"}
+        name = f"{label(min(names))} at {line}" if len(names) == 1 else None
+        mine = self._waits.get(line, [])
+        return self._place(("line", line), name, "wait", lambda: self._times(mine), len(mine))
+
+    def copies(self, direction: str, backend: str, device: int | None) -> int | None:
+        """Of the copies of one direction."""
+        mine = (
+            what for what in self._groups if what[0] == "transfer" and what[2:] == (direction, card(backend, device))
+        )
+        return next((self._of(*what) for what in mine), None)
+
+    def finding(self, finding: Finding) -> int | None:
+        """Of the gaps, copies or kernels that it is about; else of the phase in which it holds."""
+        cause, where = _CAUSES.get(finding.kind), finding.where
+        if cause and (place := self._place(("gap", cause), GAPS[cause], "gap", lambda: self._gaps(cause))) is not None:
+            return place
+        for row in self._facts.device_operations:
+            called = copies_text(row.direction or "") if row.kind == "transfer" else one_line(row.name, 60)
+            if where and where.partition(",")[0] == called:
+                return self.operation(row)
+        spans = [
+            (phase.start_ns, phase.end_ns)
+            for program in self._divisions.programs
+            for phase in program.phases
+            if phase.name == finding.phase
+        ]
+        return self._place(("phase", finding.phase), None, "part", lambda: spans) if spans else None
+
+    # ---- how a place is made
+
+    def _of(self, kind: str, name: str, direction: str | None, device: tuple[str, int | None]) -> int | None:
+        what = kind, name, direction, device
+        if kind in WITH_ROWS:
+            mine = self._groups.get(what, [])
+            return self._place(what, label(name), "call", lambda: self._times(mine), len(mine))
+        return self._place((kind, name), label(name), "call", lambda: self._others.get((kind, name), ()))
+
+    def _place(
+        self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]", of: int | None = None
+    ) -> int | None:
+        """The number of a place, made of its longest times when it is asked for the first time. ``of``: how many there
+        are, where these are not all."""
+        if key in self._known:
+            return self._known[key]
+        found = list(times())
+        number = self._known[key] = len(self.rows) if found else None
+        if found:
+            longest = sorted(nlargest(self._limit, found, key=_length))
+            before = chain((self._start_ns,), (start for start, _ in longest))  # each start is told from the one before
+            at = chain.from_iterable(
+                (start - last, end - start) for (start, end), last in zip(longest, before, strict=False)
+            )
+            shown = None if name is None else one_line(name, _NAME_LIMIT)
+            self.rows.append({"name": shown, "what": what, "of": len(found) if of is None else of, "at": list(at)})
+        return number
+
+    def _times(self, rows: _Rows, most: int = _MOST) -> list[_Times]:
+        """Of the longest of some rows."""
+        start, lengths, most = self._facts.work.start, self._lengths, min(most, self._limit)
+        if len(rows) > most:
+            floor = sorted(map(lengths.__getitem__, rows))[-most]
+            longer = [row for row in rows if lengths[row] > floor]
+            rows = longer + list(islice((row for row in rows if lengths[row] == floor), most - len(longer)))
+        return [(start[row], start[row] + max(0, lengths[row])) for row in rows]
+
+    @cached_property
+    def _lengths(self) -> "array[int]":
+        return array("q", map(sub, self._facts.work.end, self._facts.work.start))
+
+    @cached_property
+    def _groups(self) -> dict[_What, _Rows]:
+        kinds = [(one.kind, one.name, one.direction, card(one.backend, one.device)) for one in self._facts.work.kinds]
+        return self._grouped(lambda path, kind: kinds[kind])
+
+    @cached_property
+    def _launched(self) -> dict[tuple[Path, str, str], _Rows]:
+        work = self._facts.work
+        return self._grouped(lambda path, kind: (work.paths[path], work.kinds[kind].kind, work.kinds[kind].name))
+
+    @cached_property
+    def _waits(self) -> "dict[str | None, _Rows]":
+        return self._grouped(lambda path, kind: self._facts.work.kinds[kind].source_line)
+
+    def _grouped(self, key: Callable[[int, int], Any]) -> dict[Any, _Rows]:
+        """Rows by what their path and their kind make together."""
+        found: dict[Any, _Rows] = {}
+        for (path, kind), rows in self._by_pair.items():
+            found.setdefault(key(path, kind), []).extend(rows)
+        return found
+
+    @cached_property
+    def _by_pair(self) -> dict[tuple[int, int], _Rows]:
+        found: dict[tuple[int, int], _Rows] = {}
+        work = self._facts.work
+        for row, pair in enumerate(zip(work.path, work.kind, strict=True)):
+            mine = found.get(pair)
+            if mine is None:
+                mine = found[pair] = []
+            mine.append(row)
+        return found
+
+    @cached_property
+    def _others(self) -> dict[tuple[str, str], list[_Times]]:
+        """Of what has no rows, as work of the processor and calls of the system."""
+        found: dict[tuple[str, str], list[_Times]] = {}
+        for one in self._facts.calls:
+            if one.kind not in WITH_ROWS:
+                times = zip(one.records, one.lengths, strict=True)
+                found.setdefault((one.kind, one.name), []).extend(
+                    (record.start_ns, record.start_ns + length) for record, length in times
+                )
+        return found
+
+    @cached_property
+    def _passes(self) -> dict[Path, list[_Times]]:
+        found: dict[Path, list[_Times]] = {}
+        for record in self._facts.session.blocks:
+            found.setdefault(record.path, []).append((record.start_ns, max(record.start_ns, record.end_ns)))
+        return found
+
+    def _gaps(self, cause: str) -> list[_Times]:
+        found: list[_Times] = []
+        for views in self._divisions.views.values():
+            numbers = sorted({number for view in views for number in view.causes[cause].gaps})
+            gaps = views[0].walk.gaps
+            found += zip(map(gaps.start.__getitem__, numbers), map(gaps.end.__getitem__, numbers), strict=True)
+        return found
+
+
+def _length(times: _Times) -> int:
+    return times[1] - times[0]
