@@ -34,7 +34,7 @@ def steps(page: pathlib.Path) -> list[tuple[str, str | None, str]]:
     return [
         (fence["language"], fence["name"], fence["text"])
         for fence in FENCE.finditer(page.read_text("utf-8"))
-        if (fence["name"] or fence["language"] in ("sh", "python"))
+        if (fence["name"] or fence["language"] in ("sh", "bash", "python"))
         and not fence["why_not"]
         and (not fence["module"] or is_installed(fence["module"]))
     ]
