@@ -111,8 +111,9 @@ class OfSession:
 
 
 class OfTracer:
-    """Of blocks that have just ended, while the tracer decodes what it captures. ``block_of`` gives the block that has
-    an id, or None. All but :meth:`watch` is the worker's.
+    """Of blocks that have just ended, while the tracer decodes what it captures. All but :meth:`watch` is the worker's.
+
+    What is read of a block after it was asked counts for the block around it.
     """
 
     def __init__(self, tracer_of: Callable[[], Any]) -> None:
