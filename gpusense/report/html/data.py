@@ -171,7 +171,7 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
     calls, spent = sum(row.count for row in kernels), sum(row.total_ns for row in kernels)
     size, copying = sum(row.bytes for row in copies), sum(row.total_ns for row in copies)
     if steps is not None:
-        each = f"± {time_text(steps.spread_ns)}, {steps.number:,} of them"
+        each = f"median of {steps.number:,}, ± {time_text(steps.spread_ns)}"
         tiles = [_tile("Each launch" if steps.name == "launch" else "Each step", time_text(steps.median_ns), each)]
     elif whole:
         tiles = _run_tiles(session, facts)

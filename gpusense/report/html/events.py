@@ -214,8 +214,8 @@ def _step_row(made: Events, divisions: Divisions) -> bool:
     if program is None or program.steps is None:
         return False
     steps = program.steps
-    name, zeros = made.name_id(steps.name, "block"), array("q", bytes(8 * steps.number))
     starts, ends = array("q", steps.starts), array("q", steps.ends)
+    name, zeros = made.name_id(steps.name, "block"), array("q", bytes(8 * len(starts)))
     columns = Columns(starts, ends, array("q", (name,)) * len(starts), zeros, zeros, zeros)
     made.row("", "launches" if steps.name == "launch" else "steps", columns, busy=False)
     return True
@@ -298,7 +298,7 @@ def _floor(lines: list[Line], work: WorkTable, limit: int, total: int) -> int:
     lengths: array[int] = array("q")
     for line in lines:
         if line.rows is None:
-            lengths.extend(end_of(record) - record.start_ns for record in line.records)
+            lengths.extend(min(end_of(record) - record.start_ns, _FAR) for record in line.records)
         else:
             lengths.extend(lanes.lengths(_of(work.start, line.rows), _of(work.end, line.rows)))
     ordered: list[int] = sorted(lengths, reverse=True)
