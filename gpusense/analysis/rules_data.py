@@ -32,8 +32,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     reasons += [f"{count_text(count, 'record')} {what}" for count, what in lost if count]
     reasons += [f"{count_text(count, 'pass', 'passes')} not timed: {why}" for why, count in untimed(session).items()]
     reasons += untraced(session) + without_work(session)
-    if not reasons and isinstance(capture.get("reason"), str):
-        reasons.append(capture["reason"])
+    why = capture.get("reason") or session.meta.get("reason")  # the second where there was no tracer
+    if not reasons and isinstance(why, str):
+        reasons.append(why)
     if not session.records and not session.aggregates and not live_ns:
         title = "Nothing was recorded"
     elif live_ns:
