@@ -24,7 +24,8 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     reasons = _losses(session)
     if not reasons and session.meta.get("complete") is False:
         reasons = ["the program was killed or still runs, and nothing of it was written until then"]
-    without = [NOT_USED if one.get("state") == "armed" else one.get("reason") for one in captures]
+    idle = session.meta.get("reason")  # where there was no tracer
+    without = [NOT_USED if one.get("state") == "armed" else one.get("reason") or idle for one in captures]
     tool = session.meta.get("imported_from")
     unused = not (tool or reasons or live_ns) and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]

@@ -91,6 +91,10 @@ class Session:
             known = self._once.setdefault(make, make(self))
         return known  # type: ignore[no-any-return]
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """For copies and other processes, which work out anew what a session means."""
+        return None, {name: getattr(self, name) for name in self.__slots__} | {"_once": {}}
+
     def __repr__(self) -> str:
         kept, counted = len(self.records), sum(one.count for one in self.aggregates)
         return f"<Session {self.meta.get('mode', 'merged')}: {count_text(kept, 'record')}, {counted:,} summed>"

@@ -1,7 +1,10 @@
 """What a session answers when it is asked: figures, pages, tables."""
 
+import copy
 import io
 import json
+import pickle
+import threading
 from itertools import pairwise
 
 import pytest
@@ -69,9 +72,24 @@ def test_a_session_is_analysed_once(run):
     assert run.summary() is run.summary()
 
 
+def test_a_copy_is_analysed_anew_and_threads_get_one_answer(run):
+    for again in (copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
+        assert again.once(Facts) is not run.once(Facts)
+        assert again.verdict == run.verdict
+    new = training(3)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(new.findings()[0])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in found}) == 1
+
+
 def test_of_nothing_the_answers_are_empty_and_the_verdict_says_so():
     empty = session()
     assert empty.verdict.kind == "nothing_seen"
+    assert session(reason="gpusense is off").verdict.title == "Nothing was recorded: gpusense is off."
     assert empty.steps is None
     assert empty.operations() == empty.block_table() == empty.timeline() == ()
     assert "nothing" in empty.operations()._repr_html_()
