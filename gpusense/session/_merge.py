@@ -185,7 +185,9 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    imported = {name: session.meta[name] for name in ("imported_from", "step_block") if name in session.meta}
+    imported: dict[str, Any] = {
+        name: session.meta[name] for name in ("imported_from", "step_block") if name in session.meta
+    }
     return [{"root": root, **{name: session.meta.get(name) for name in names}, **imported}]
 
 
