@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 from operator import mul, ne
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._records import lanes
 from .._records.records import BlockRecord, Path
@@ -86,11 +86,17 @@ class Program:
         self.rows = Rows(marked(work.path, [root is None or path[:1] == (root,) for path in work.paths]))
 
     @cached_property
-    def window(self) -> tuple[int, int]:
-        """The program's first line to its end, as far as they are known."""
+    def _meta(self) -> dict[str, Any]:
+        """What is known of this process."""
         of = self._session.meta
         if self.root is not None:
-            of = next((one for one in of.get("processes") or () if one.get("root") == self.root), of)
+            return next((one for one in of.get("processes") or () if one.get("root") == self.root), of)
+        return of
+
+    @cached_property
+    def window(self) -> tuple[int, int]:
+        """The program's first line to its end, as far as they are known."""
+        of = self._meta
         whole = window(self._session) or (0, 0)
         start = of.get("program_start_ns") or of.get("start_ns") or whole[0]
         end = of.get("program_end_ns") or of.get("end_ns") or whole[1]
@@ -182,7 +188,7 @@ class Program:
         """Passes of the block that is a step by what recorded it: ``step_block`` of an imported session. Three are
         enough, as many as a profiler's schedule often has, and too few to be found from launches."""
         for path, spans in self._passes.items():
-            if path[-1] == self._session.meta.get("step_block") and len(spans) >= _TOLD_LEAST:
+            if path[-1] == self._meta.get("step_block") and len(spans) >= _TOLD_LEAST:
                 starts = array("q", [start for start, _ in spans])
                 found = _steps(Loop(0, starts, array("q", [*starts[1:], spans[-1][1]])), path[-1], _TOLD_LEAST - 1)
                 return found if found is not None and self._matters(found) else None
@@ -216,7 +222,7 @@ class Program:
     def news(self) -> set[int]:
         """Rows of what had not run before with this size: compiled or tuned just then, perhaps. Not known of another
         tool's trace, which begins in the middle of a run."""
-        if "imported_from" in self._session.meta:
+        if self._meta.get("imported_from"):
             return set()
         work, firsts = self._work, dict[tuple[object, ...], int]()
         for number, row in self.rows.firsts(self._work.kind):

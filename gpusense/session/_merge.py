@@ -189,8 +189,10 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    notes = {"notes": list(session.meta["notes"])} if session.meta.get("notes") else {}
-    return [{"root": root, **{name: session.meta.get(name) for name in names}, **notes}]
+    more: dict[str, Any] = {
+        name: session.meta[name] for name in ("notes", "imported_from", "step_block") if session.meta.get(name)
+    }
+    return [{"root": root, **{name: session.meta.get(name) for name in names}, **more}]
 
 
 def _clock_notes(processes: Iterable[dict[str, Any]]) -> list[str]:

@@ -9,6 +9,7 @@ from support.sessions import MS, T0, US, block, copy, kernel, session
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked, verdict
 from gpusense.analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE
+from gpusense.session import merge
 
 
 def training(steps=40, *, start_up=300 * MS, save_every=0, blocks=False, warm_up=0):
@@ -153,3 +154,5 @@ def test_as_many_steps_as_passes_are_those_of_the_launches():
 def test_what_is_new_is_not_known_of_a_trace_that_begins_in_the_middle():
     assert program(training()).news
     assert not program(imported(training())).news
+    both = Facts(merge([imported(training(), rank=0), imported(training(), rank=1)])).programs
+    assert [one.news for one in both] == [set(), set()]

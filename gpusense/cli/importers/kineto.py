@@ -11,6 +11,7 @@ from .chrome_json import EVENTS
 from .trace import Call, Trace, vendor_of, wait_of
 
 TORCH, PROTON = "torch.profiler", "Proton"
+_DEVICES = 1000  # of one machine
 _MODULE = "nn.Module: "
 _STEP = "ProfilerStep#"
 _DIRECTIONS = {
@@ -49,7 +50,7 @@ class Reader:
             if isinstance(value, dict):
                 self._event(value)
             else:
-                self.trace.left_out["events that are no objects"] += 1
+                self.trace.leave_out("events that are no objects")
         elif name == "deviceProperties":
             self._devices(value)
         elif name == "baseTimeNanoseconds":
@@ -68,13 +69,13 @@ class Reader:
             return
         start, length = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if start is None or length is None or length < 0:
-            self.trace.left_out["events whose time is no time"] += 1
+            self.trace.leave_out("events whose time is no time")
             return
         args = event.get("args")
         take = _TAKES.get(category)
         name = event.get("name")
         if take is None:
-            self.trace.left_out[f"{category[:40]} events"] += 1
+            self.trace.leave_out(f"{category[:40]} events")
             self.trace.see(start, start + length)
             return
         take(
@@ -120,7 +121,7 @@ class Reader:
         source, arrow, destination = memories.strip("()").lower().partition(" -> ")
         direction: Any = _DIRECTIONS.get(way)
         if direction is None:
-            self.trace.left_out["copies of unknown direction"] += 1
+            self.trace.leave_out("copies of unknown direction")
             return
         copy = GpuMemoryTransfer(
             name=direction,
@@ -152,7 +153,7 @@ class Reader:
     def _sync(self, name: str, start: int, end: int, args: dict[str, Any], event: dict[str, Any]) -> None:
         kind = _SYNCS.get(name)
         if kind is None:
-            self.trace.left_out["cuda_sync events of unknown kind"] += 1
+            self.trace.leave_out("cuda_sync events of unknown kind")
             return
         wait = GpuSync(kind, start, end, **_place(args, event))
         self.trace.wait(wait, wait.correlation_id if wait.correlation_id is not None else ("sync", start), None)
@@ -169,13 +170,13 @@ class Reader:
         if name.startswith(_MODULE):
             self.trace.block(self.trace.thread(event.get("tid")), start, end, name.removeprefix(_MODULE))
             return
-        self.trace.left_out["python_function events"] += 1
+        self.trace.leave_out("python_function events")
         self.trace.see(start, end)
 
     # --- devices ----------------------------------------------------------------------------------------------------
 
     def _devices(self, properties: Any) -> None:
-        for row in properties if isinstance(properties, list) else ():
+        for row in properties[:_DEVICES] if isinstance(properties, list) else ():
             index, name = (_whole(row.get("id")), row.get("name")) if isinstance(row, dict) else (None, None)
             if index is None or not isinstance(name, str):
                 continue

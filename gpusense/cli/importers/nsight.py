@@ -77,7 +77,7 @@ class _Export:
         for name in sorted(self._tables):
             if name.startswith(_ACTIVITY) and name.removeprefix(_ACTIVITY) not in _READ:
                 (count,) = self._base.execute(f"SELECT count(*) FROM {_quoted(name)}").fetchone()
-                self._trace.left_out[f"rows of {name[:60]}"] += count
+                self._trace.leave_out(f"rows of {name[:60]}", count)
         return self._trace
 
     def _each(
@@ -88,7 +88,7 @@ class _Export:
             if all(isinstance(row[name], int) for name in needed):
                 take(row)
             else:
-                self._trace.left_out[f"rows of {table} without a time"] += 1
+                self._trace.leave_out(f"rows of {table} without a time")
 
     def _rows(self, table: str, needed: tuple[str, ...], wanted: tuple[str, ...] = ()) -> Iterator[dict[str, Any]]:
         if table not in self._tables:
@@ -175,7 +175,7 @@ class _Export:
     def _call(self, row: dict[str, Any]) -> None:
         thread = row["globalTid"]
         if not isinstance(thread, int):
-            self._trace.left_out["calls without a thread"] += 1
+            self._trace.leave_out("calls without a thread")
             return
         key = thread & ~_THREAD, row["correlationId"]
         self._trace.see(row["start"], row["end"])
@@ -209,7 +209,7 @@ class _Export:
         direction: Any = _COPIES.get(row["copyKind"])
         size = _whole(row["bytes"])
         if direction is None or size is None:
-            self._trace.left_out["copies of unknown direction or size"] += 1
+            self._trace.leave_out("copies of unknown direction or size")
             return
         copy = GpuMemoryTransfer(
             name=direction,
@@ -243,7 +243,7 @@ class _Export:
     def _sync(self, row: dict[str, Any]) -> None:
         kind = _SYNCS.get(row["syncType"])
         if kind is None:
-            self._trace.left_out["waits of unknown kind"] += 1
+            self._trace.leave_out("waits of unknown kind")
             return
         wait = GpuSync(kind, row["start"], row["end"], **_place(row), event_id=_whole(row["eventId"]) or None)
         self._trace.wait(wait, _launch(row), None)
@@ -252,12 +252,12 @@ class _Export:
         if row["eventType"] not in (_PUSH_POP, _START_END):
             return  # marks, domains, names of things
         if not isinstance(row["end"], int):
-            self._trace.left_out["ranges without an end"] += 1
+            self._trace.leave_out("ranges without an end")
             return
         thread = row["globalTid"]
         name = row["text"] if isinstance(row["text"], str) and row["text"] else self._text(row["textId"])
         if not isinstance(thread, int) or row["endGlobalTid"] not in (None, 0, thread):
-            self._trace.left_out["ranges that end on another thread"] += 1
+            self._trace.leave_out("ranges that end on another thread")
             return
         self._trace.block(thread & _THREAD, row["start"], row["end"], name or "")
 

@@ -34,7 +34,10 @@ THRESHOLD_NS = 100_000
 _LATEST_NS = 1 << 62
 _YEAR_2000_NS = 946_684_800_000_000_000  # before it no trace was recorded: such times count from something else
 _NAME = 8192  # characters of a kernel's name that are read
+_NAMES = 1 << 28  # characters of all of them; what comes beyond is cut like the name of a block
 _BLOCK_NAME = 200
+_SORTS = 30  # of what is left out that are told apart
+_THREADS = 10_000  # that have a name
 
 #: Calls in which the host waits, by the part of their name behind "cuda", "cu" or "hip".
 WAITS = {
@@ -88,6 +91,7 @@ class Trace:
         self._waits: dict[Hashable, tuple[GpuSync, int | None]] = {}
         self._marks: list[_Mark] = []
         self._labels: dict[str, str] = {}
+        self._names_left = _NAMES
         self._threads: dict[str, int] = {}
         self._thread_names: dict[int, str] = {}
 
@@ -100,11 +104,16 @@ class Trace:
     def see(self, start_ns: int, end_ns: int) -> bool:
         """Makes the run reach over a time; False, and counted, for one that cannot be."""
         if not -_LATEST_NS < start_ns <= end_ns < _LATEST_NS:
-            self.left_out["records with times that cannot be"] += 1
+            self.leave_out("records with times that cannot be")
             return False
         self.first_ns = min(self.first_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)
         return True
+
+    def leave_out(self, what: str, count: int = 1) -> None:
+        """Counts something that is not carried; ``what`` is plural, and may be of any number of sorts."""
+        known = what in self.left_out or len(self.left_out) < _SORTS
+        self.left_out[what if known else "things of other sorts"] += count
 
     def thread(self, key: Any) -> int:
         """The number of a thread: its own, or where it has none a negative one, given in turn."""
@@ -113,13 +122,15 @@ class Trace:
         return self._threads.setdefault(repr(key)[:_BLOCK_NAME], -1 - len(self._threads))
 
     def name_thread(self, thread: int, name: str) -> None:
-        self._thread_names[thread] = name[:_BLOCK_NAME]
+        if len(self._thread_names) < _THREADS:
+            self._thread_names[thread] = name[:_BLOCK_NAME]
 
     def kernel_names(self, name: str) -> dict[str, Any]:
         """The fields of a kernel that tell its name."""
-        full = name[:_NAME]
+        full = name[: _NAME if self._names_left > 0 else _BLOCK_NAME]
         short = self._labels.get(full)
         if short is None:
+            self._names_left -= len(full)
             short = self._labels[full] = label(full)
         return {"name": short, "full_name": full if full != short else None}
 
@@ -153,7 +164,7 @@ class Trace:
     def _fits(self) -> bool:
         if len(self) < MOST:
             return True
-        self.left_out[f"records beyond the first {MOST:,}"] += 1
+        self.leave_out(f"records beyond the first {MOST:,}")
         return False
 
     # --- out --------------------------------------------------------------------------------------------------------

@@ -257,6 +257,18 @@ def test_of_very_many_records_the_rest_is_counted(monkeypatch):
     assert reader.trace.left_out["records beyond the first 5"] == 5
 
 
+def test_of_very_many_sorts_and_long_names_little_is_kept(monkeypatch):
+    monkeypatch.setattr(trace_module, "_NAMES", 1000)
+    reader = Reader()
+    for number in range(500):
+        reader.take("traceEvents", event(f"sort {number}", "x", 0, 1))
+        reader.take("traceEvents", on_device("kernel", f"{number}" + "k" * 9000, number, 1, number))
+    assert sum(reader.trace.left_out.values()) == 500
+    assert len(reader.trace.left_out) < 50
+    session = reader.trace.session(None, True, 0)
+    assert sum(len(one.full_name or one.name) for one in session.kernels) < 200_000
+
+
 @pytest.mark.parametrize(
     ("value", "ns"),
     [
