@@ -95,16 +95,16 @@ def _without_gpu(
     head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
     table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
     blocks = [style.line(f"  {row}") for row in table]
-    counted = [line for line in (_counters(session),) if blocks and line]
+    counted = _counters(session)
     why = finding.title.partition(": ")[2].removesuffix(".")
     why += "; see gpusense doctor" if why == NO_GPU else ""
     return [
         *style.wrapped(f"gpusense: {head} · no GPU work: {why}", paint="bold"),
         *_remarks(session, style),
         *blocks,
-        *(line for text in counted for line in style.wrapped(text, paint="dim")),
+        *(style.wrapped(counted, paint="dim") if counted else ()),
         *added,
-        *(last if blocks or kept else []),
+        *(last if counted or kept else []),
     ]
 
 

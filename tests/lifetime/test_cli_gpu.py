@@ -116,7 +116,7 @@ def test_backends_without_cupti_are_the_reason_that_is_given(gpu, mode):
     done = gpu("run", "--backends", "cupt", *mode, "-c", "pass")
     assert (done.returncode, "unknown backend 'cupt'; known: cuda, cupti, " in done.stderr) == (2, True)
     done = gpu("run", "--devices", "-1", *mode, "-c", "pass")
-    assert (done.returncode, "devices are numbers from 0 on, not -1" in done.stderr) == (2, True)
+    assert (done.returncode, "devices must hold numbers from 0 on, not -1" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(("ending", "code"), [("1/0", 1), ("raise SystemExit(7)", 7), ("raise KeyboardInterrupt", -2)])
