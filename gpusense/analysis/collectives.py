@@ -147,7 +147,7 @@ def join(processes: Sequence[Iterable[GpuCollective]]) -> Collectives:
     return Collectives(tuple(joined), tuple(missing), tuple(offsets), error, unmatched)
 
 
-def rows(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None = None) -> list[Row]:
+def table(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None = None) -> list[Row]:
     """All collectives of a job by what they are, what takes longest in all first. ``told``: what :func:`join` gave."""
     processes = [list(records) for records in processes]
     told = told or join(processes)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from .._records.records import GpuKernel, Path
+from .._records.records import GpuCollective, GpuKernel, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
 from .busy import sweeps, window
-from .collectives import Missing, join
+from .collectives import Missing, Row, join, table
 from .facts import Finding
 from .families import is_collective
 
@@ -138,9 +138,20 @@ def _begins_with(root: str, path: Path) -> bool:
     return path[:1] == (root,)
 
 
-def rank_findings(sessions: Sequence[Session]) -> list[Finding]:
+def ranks_of(session: Session) -> Ranks | None:
+    """The processes of a merged session compared; None for a session of one."""
+    return ranks(split(session)) if len(processes_of(session)) > 1 else None
+
+
+def collectives_of(session: Session) -> list[Row]:
+    """All collectives of a session, merged or not, by what they are."""
+    if not any(type(record) is GpuCollective for record in session.records):
+        return []
+    return table([one.collectives for one in split(session)])
+
+
+def rank_findings(answer: Ranks) -> list[Finding]:
     """What the ranks' comparison says, as findings."""
-    answer = ranks(sessions)
     found = [_hang(answer.missing)] if answer.missing else []
     if answer.straggler is not None:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)

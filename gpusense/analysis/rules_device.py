@@ -15,7 +15,7 @@ from .._runtime.text import count_text, one_line, percent_text, rate_text, size_
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS
-from .ranks import processes_of, rank_findings, split
+from .ranks import processes_of, rank_findings, ranks_of
 from .rows import Rows, marked
 from .rules_host import finding
 from .sampled import concerned, sampled
@@ -696,9 +696,10 @@ def _sums_alone(facts: Facts) -> Finding:
 
 def across_ranks(facts: Facts) -> Iterator[Finding]:
     """What only a merged session of several processes shows."""
-    if len(processes_of(facts.session)) > 1:
+    answer = facts.session.once(ranks_of)
+    if answer is not None:
         length = max((view.length_ns for view in facts.views), default=0)
-        for one in rank_findings(split(facts.session)):
+        for one in rank_findings(answer):
             share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
             found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
             yield _why_late(facts, found) if one.kind == "late_rank" else found

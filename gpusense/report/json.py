@@ -16,7 +16,7 @@ from ..analysis.idle import DeviceIdle
 from ..analysis.memory import memory
 from ..analysis.operation import Operation
 from ..analysis.program import Phase, Program, Steps
-from ..analysis.ranks import processes_of, ranks, split
+from ..analysis.ranks import collectives_of, ranks_of
 from ..analysis.roofline import roofline
 from ..analysis.transfers import TransferGroup
 from ..analysis.words import IDLE
@@ -177,7 +177,8 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "warm_ups": facts.warm_ups,
         "backends": side_by_side(session, facts.operations),
         "anomalies": facts.anomalies,
-        "ranks": [ranks(split(session))] if len(processes_of(session)) > 1 else [],
+        "ranks": filter(None, [session.once(ranks_of)]),
+        "collectives": session.once(collectives_of),
     }
     shown = {name: [_row(row) for row in rows] for name, rows in parts.items()}
     return {**shown, "block_tree": list(_block_tree(facts.blocks))}

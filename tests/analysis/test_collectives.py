@@ -142,13 +142,13 @@ def test_rows_say_what_links_do_once_all_are_there():
     for process in records:
         process[:] = [each._replace(bytes=10**6, algorithm="RING", protocol="LL") for each in process]
         process.append(process[-1]._replace(sequence=99, bytes=5, algorithm="TREE"))
-    big, small = sorted(collectives.rows(records), key=lambda row: -row.calls)
+    big, small = sorted(collectives.table(records), key=lambda row: -row.calls)
     assert (big.name, big.calls, big.bytes, big.algorithm, big.ranks) == ("AllReduce", 9, 10**6, "RING", 4)
     assert big.typical_ns == 200_000
     assert big.bus_bandwidth == pytest.approx(10**6 / 200e-6 * 1.5)
     assert big.waited_ns > 0
     assert 1 / 9 <= big.last_share <= 1
     assert (small.calls, small.algorithm) == (1, "TREE")
-    (alone,) = [row for row in collectives.rows(records[:1]) if row.calls == 9]
+    (alone,) = [row for row in collectives.table(records[:1]) if row.calls == 9]
     assert (alone.waited_ns, alone.last_rank) == (None, None)
     assert alone.typical_ns > 200_000

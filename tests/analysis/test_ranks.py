@@ -42,7 +42,7 @@ def test_the_slow_rank_is_named_and_the_others_waits_are_its_cost():
     slow, quick = answer.ranks[2], answer.ranks[0]
     assert (slow.last_arrivals, slow.waited_ns) == (20, 0)
     assert quick.waited_ns == computing[2] - computing[0]
-    straggler, imbalance = rank_findings(sessions)
+    straggler, imbalance = rank_findings(ranks(sessions))
     assert (straggler.kind, straggler.confidence, imbalance.kind) == ("late_rank", "high", "imbalance")
     assert straggler.saving_ns == pytest.approx(10 * MS, rel=0.1)
 
@@ -57,7 +57,7 @@ def test_clocks_that_differ_by_seconds_are_aligned_at_the_ends_of_collectives():
 
 
 def test_of_many_ranks_those_that_differ_most_are_the_evidence():
-    _, imbalance = rank_findings(job(16, slow=13))
+    _, imbalance = rank_findings(ranks(job(16, slow=13)))
     assert imbalance.title.startswith("Rank 13 computes ")
     assert imbalance.evidence[0].startswith("Rank 13: ")
     assert len(imbalance.evidence) == 9
@@ -68,7 +68,7 @@ def test_balanced_ranks_have_no_straggler():
     answer = ranks(job(4))
     assert answer.straggler is None
     assert answer.imbalance < 0.05
-    assert rank_findings(job(4)) == []
+    assert rank_findings(ranks(job(4))) == []
 
 
 def test_without_common_collectives_nothing_is_compared_and_it_says_so():

@@ -10,6 +10,7 @@ from gpusense._records.records import (
     Counters,
     DeviceInfo,
     GpuAllocation,
+    GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -217,6 +218,11 @@ def eventful():
                 kernel("scan", at + 4 * MS, at + 4 * MS + 200 * US + slow, device=rank, path=path),
                 sync(at + 4 * MS, at + 4 * MS + 300 * US, source_line="train.py:41 step", path=path),
                 kernel("ncclDevKernel_AllReduce", at + 8 * MS + rank * US, at + 9 * MS, device=rank, path=(root,)),
+                GpuCollective(
+                    "AllReduce", T0 + at + 7 * MS, T0 + at + 8 * MS, "00c0ffee", rank=rank, ranks=2, sequence=step,
+                    bytes=10**6, algorithm="RING", device_start_ns=T0 + at + 8 * MS + rank * US,
+                    device_end_ns=T0 + at + 9 * MS, path=(root,),
+                ),
             ]  # fmt: skip
     metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]
     processes = [{"root": f"rank {rank}", "rank": rank} for rank in (0, 1)]

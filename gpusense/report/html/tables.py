@@ -20,7 +20,7 @@ from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
 from ...analysis.operation import Operation
-from ...analysis.ranks import processes_of, ranks, split
+from ...analysis.ranks import collectives_of, ranks_of
 from ...analysis.roofline import roofline
 from ...session import Session
 from ..tracks import DIRECTIONS, label
@@ -84,6 +84,12 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             "exposed: communicates while nothing is computed; clocks of the ranks are set by where collectives end",
             ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
             lambda: _ranks(session),
+        ),
+        (
+            "Collectives",
+            "time: from the last rank's arrival on where all ranks are here, else with waiting; bus: as NCCL tests it",
+            ("Collective", "Ranks", "Bytes", "Algorithm", "Calls", "Time", "Bus", "Waited", "Comes last"),
+            lambda: _collectives(session),
         ),
         (
             "Side by side",
@@ -240,9 +246,9 @@ def _roofline(session: Session) -> _Rows:
 
 
 def _ranks(session: Session) -> _Rows:
-    if len(processes_of(session)) < 2:
+    answer = session.once(ranks_of)
+    if answer is None:
         return []
-    answer = ranks(split(session))
     return [
         _Row(
             (
@@ -250,12 +256,31 @@ def _ranks(session: Session) -> _Rows:
                 time_text(row.compute_ns),
                 time_text(row.collective_ns),
                 time_text(row.collective_exposed_ns),
-                time_text(row.waited_ns if answer.collectives else None),
-                f"{row.last_arrivals:,} of {answer.collectives:,}",
+                time_text(row.waited_ns if row.collectives else None),
+                f"{row.last_arrivals:,} of {row.collectives:,}",
                 time_text(row.clock_offset_ns),
             )
         )
         for row in answer.ranks
+    ]
+
+
+def _collectives(session: Session) -> _Rows:
+    return [
+        _Row(
+            (
+                one_line(row.name),
+                f"{row.ranks or '–'}{f' in {one_line(row.communicator_name, 40)}' if row.communicator_name else ''}",
+                size_text(row.bytes),
+                one_line(" ".join(filter(None, (row.algorithm, row.protocol))) or "–"),
+                f"{row.calls:,}",
+                time_text(row.typical_ns),
+                rate_text(row.bus_bandwidth),
+                time_text(row.waited_ns),
+                "–" if row.last_share is None else f"rank {row.last_rank}: {percent_text(row.last_share)}",
+            )
+        )
+        for row in session.once(collectives_of)
     ]
 
 
