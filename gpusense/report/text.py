@@ -172,7 +172,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
     names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
-    parts = [_program(session), " + ".join(shown) or "no device seen", time_text(facts.window_ns or None)]
+    none = "" if facts.device_operations else "no device seen"
+    parts = [_program(session), " + ".join(shown) or none, time_text(facts.window_ns or None)]
     if len(_processes(session)) > 1:
         parts.insert(1, count_text(len(_processes(session)), "process", "processes"))
     lines = style.wrapped(f"gpusense: {' · '.join(part for part in parts if part)}", paint="bold")
@@ -395,6 +396,7 @@ def _idle(divisions: Divisions) -> list[str]:
     shown = []
     for one in divisions.judged[:2]:
         parts = [(name, spent) for name, spent in one.parts.items() if name in IDLE and one.share(spent) >= 0.001]
+        parts.sort(key=lambda part: -part[1])
         words = ", ".join(f"{IDLE[name]} {percent_text(one.share(spent))}" for name, spent in parts)
         if words:
             shown.append(f"{one.device} idle, of the {one.of}: {words}")
