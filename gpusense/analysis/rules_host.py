@@ -172,7 +172,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
                 *calls,
                 *([f"Called from {', '.join(called)}."] if lines else []),
                 (
-                    f"{count_text(len(cause.gaps), 'gap follows', 'gaps follow')} such waits, until new work arrived: "
+                    f"{count_text(len(cause.gaps), 'gap follows', 'gaps follow')} such waits, "
                     f"{time_text(cause.total_ns / len(cause.gaps))} on average{_per_step(view, len(cause.gaps))}."
                 ),
             ],

@@ -24,11 +24,21 @@ from .html.tables import small_tables
 from .style import PLAIN, Style
 from .tracks import DIRECTIONS, label
 
-#: Counters that are shown where they are not 0.
-_LOST = (
-    *("dropped", "missed", "ambiguous", "foreign_buffers", "unknown_kinds", "lost_markers", "sink_errors"),
-    *("failed_blocks", "shed_blocks", "ignored_records", "unsent_records", "unread_at_end"),
-)
+#: Counters that are shown where they are not 0, with what each counts.
+_LOST = {
+    "dropped": ("record dropped by the driver", "records dropped by the driver"),
+    "missed": ("buffer request found none free", "buffer requests found none free"),
+    "ambiguous": ("record of several possible blocks", "records of several possible blocks"),
+    "foreign_buffers": ("buffer of another tool discarded", "buffers of another tool discarded"),
+    "unknown_kinds": ("record of an unknown kind", "records of an unknown kind"),
+    "lost_markers": ("block boundary lost", "block boundaries lost"),
+    "sink_errors": ("error of a sink", "errors of sinks"),
+    "failed_blocks": ("block failed", "blocks failed"),
+    "shed_blocks": ("block left out", "blocks left out"),
+    "ignored_records": ("manual record ignored", "manual records ignored"),
+    "unsent_records": ("record not sent", "records not sent"),
+    "unread_at_end": ("entry unread at the end", "entries unread at the end"),
+}
 _TOP = 5
 _MOST_BLOCKS = 10  # of the summary
 _EVIDENCE_LINES = 3  # of the summary
@@ -170,7 +180,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
     names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
-    parts = [_program(session), " + ".join(shown) or "no device seen", time_text(facts.window_ns or None)]
+    none = "" if facts.device_operations else "no device seen"
+    parts = [_program(session), " + ".join(shown) or none, time_text(facts.window_ns or None)]
     if len(_processes(session)) > 1:
         parts.insert(1, count_text(len(_processes(session)), "process", "processes"))
     lines = style.wrapped(f"gpusense: {' · '.join(part for part in parts if part)}", paint="bold")
@@ -219,8 +230,8 @@ def _worked(facts: Facts, device: DeviceInfo) -> bool:
 
 
 def _counters(session: Session) -> str:
-    lost = [(name.replace("_", " "), getattr(session.counters, name)) for name in _LOST]
-    parts = [listed_text(session.counters), *(f"{name} {count:,}" for name, count in lost if count)]
+    lost = [(getattr(session.counters, name), words) for name, words in _LOST.items()]
+    parts = [listed_text(session.counters), *(count_text(count, *words) for count, words in lost if count)]
     damage = session.meta.get("damage") or ()
     if damage:
         parts.append(f"damage: {one_line(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
@@ -393,6 +404,7 @@ def _idle(divisions: Divisions) -> list[str]:
     shown = []
     for one in divisions.judged[:2]:
         parts = [(name, spent) for name, spent in one.parts.items() if name in IDLE and one.share(spent) >= 0.001]
+        parts.sort(key=lambda part: -part[1])
         words = ", ".join(f"{IDLE[name]} {percent_text(one.share(spent))}" for name, spent in parts)
         if words:
             shown.append(f"{one.device} idle, of the {one.of}: {words}")

@@ -283,11 +283,13 @@ def _same(metas: Sequence[dict[str, Any]], name: str) -> bool:
 
 
 def _programs(metas: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """When the first program began and the last one ended, as far as they say."""
-    starts = [meta["program_start_ns"] for meta in metas if meta.get("program_start_ns") is not None]
-    ends = [meta["program_end_ns"] for meta in metas if meta.get("program_end_ns") is not None]
-    found = {"program_start_ns": min(starts, default=None), "program_end_ns": max(ends, default=None)}
-    return {name: at for name, at in found.items() if at is not None}
+    """When the first program began and the last one ended, where one of them says; of the others the session's time."""
+    found: dict[str, int] = {}
+    for name, whole, most in (("program_start_ns", "start_ns", min), ("program_end_ns", "end_ns", max)):
+        if _any(metas, name):
+            times = [meta[name] if meta.get(name) is not None else meta.get(whole) for meta in metas]
+            found[name] = most(at for at in times if at is not None)
+    return found
 
 
 def _any(metas: Sequence[dict[str, Any]], name: str) -> bool:

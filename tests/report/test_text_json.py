@@ -229,7 +229,7 @@ def test_numbers_recomputed():
     assert rows["long"][2:7] == ["8.00", "ms", "2", "4.00", "ms"]
     assert rows["tiny"][2:7] == ["2.00", "ms", "1,000", "2.00", "µs"]
     assert "copies, of the run: host to device 10 %, 10.0 MB in 1 copy at 5.00 GB/s" in "\n".join(lines)
-    assert "records: 3 listed, 1,000 short ones summed, dropped 7" in lines
+    assert "records: 3 listed, 1,000 short ones summed, 7 records dropped by the driver" in lines
 
 
 #: "1 calls"; 1.1 calls and 11 calls are right, and "1 is", "1 was".

@@ -2,6 +2,7 @@
 
 import pytest
 from support.sessions import H100, MS, T0, alloc, copy, kernel
+from support.sessions import session as make_session
 
 from gpusense._records.metrics import GpuMetrics
 from gpusense._records.records import Aggregate, BlockRecord, Counters, DeviceBusy, UnseenInterval
@@ -238,3 +239,17 @@ def test_processes_have_their_own_addresses():
     assert sum(row.bytes for row in alive(merged, T0 + 5)) == 200
     (chart,) = [one for one in charts(merged, T0) if one["label"].startswith("Allocated")]
     assert (chart["label"], max(chart["v"])) == ("Allocated by these processes", 200)
+
+
+def test_a_session_without_the_program_s_times_counts_whole():
+    """A dump has none: what it holds lay outside the window of the merged session, and a report of both raised."""
+    run = make_session(*(kernel("k", at * MS, at * MS + 1000) for at in range(10)), end=20 * MS)
+    run.meta |= {"program_start_ns": T0 + MS, "program_end_ns": T0 + 19 * MS, "pid": 1}
+    dump = make_session(*(kernel("d", at * MS, at * MS + 1000) for at in range(50, 60)), end=70 * MS, pid=2)
+    dump.meta["start_ns"] = T0 + 50 * MS
+    dump.meta["notes"] = ["written because the program asked for it"]
+    both = merge([run, dump])
+    assert (both.meta["program_start_ns"], both.meta["program_end_ns"]) == (T0 + MS, T0 + 70 * MS)
+    assert len(list(text.full(both))) > 20
+    assert [one.get("notes") for one in both.meta["processes"]] == [None, dump.meta["notes"]]
+    assert "program_end_ns" not in merge([dump, dump]).meta

@@ -350,7 +350,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
     for run in (found, saved, merged, *([session.load(tmp_path / "run.gpusense")] if mode == "file" else ())):
         counted = run.counters
         assert (counted.failed_blocks, counted.shed_blocks, counted.ignored_records) == (1, 3, 2)
-        assert "failed blocks 1, shed blocks 3, ignored records 2" in "\n".join(text.summary(run, Style(300)))
+        assert "1 block failed, 3 blocks left out, 2 manual records ignored" in "\n".join(text.summary(run, Style(300)))
         table = io.StringIO()
         summary.print_summary(run, table)
         assert "\nNot recorded: 4 blocks and 2 manual records; " in table.getvalue()
