@@ -29,6 +29,7 @@ def run(pytester, monkeypatch):
     for name in [name for name in os.environ if name.startswith("GPUSENSE")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # others' plugins take longer to load than ours to run
 
     def start(source, *arguments, plugin=True):
         pytester.makepyfile(WORK + source)
@@ -224,7 +225,7 @@ def test_questions_still_work(gpusense):
 
 
 def test_with_xdist_the_process_that_runs_no_test_writes_no_file(run, pytester):
-    result = run("def test_work(): work()", "-n", "1", "--gpusense-report", "out.html")
+    result = run("def test_work(): work()", "-p", "xdist", "-n", "1", "--gpusense-report", "out.html")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpusense: *out-gw0.html and so on, one a worker"])
     assert [path.name for path in pytester.path.glob("out*")] == ["out-gw0.html"]

@@ -20,11 +20,15 @@ from gpusense.session import Session
 
 leaves = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 leaves |= st.text() | st.sampled_from(HOSTILE)
-values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
-rows = st.lists(values, max_size=5)
+# Small: what is written differs by kind and depth, and making examples takes longer than writing them.
+few = {"max_size": 3}
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, **few) | st.dictionaries(st.text(), inner, **few), max_leaves=4
+)
+rows = st.lists(values, **few)
 
 
-@given(st.dictionaries(st.text(), st.tuples(st.booleans(), rows), max_size=5), st.sampled_from([None, 0, 1, 2, 7]))
+@given(st.dictionaries(st.text(), st.tuples(st.booleans(), rows), **few), st.sampled_from([None, 0, 1, 2, 7]))
 def test_pieces_are_the_text_of_the_whole(members, indent):
     whole = {name: items for name, (_, items) in members.items()}
     for portable in (False, True):

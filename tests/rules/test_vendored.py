@@ -32,6 +32,7 @@ def python(folder: pathlib.Path, *arguments: str, timeout: float = 120) -> "subp
     """A child that finds packages in ``folder`` alone, warnings being errors."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("GPUSENSE", "PYTHONPATH"))}
     environ["PYTHONPATH"] = str(folder)
+    environ["HYPOTHESIS_PROFILE"] = "few"  # all examples run where the tests are themselves
     command = [sys.executable, "-W", "error", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environ, cwd=folder)
 

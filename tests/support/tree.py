@@ -3,6 +3,7 @@
 import ast
 import pathlib
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "gpusense"
@@ -64,17 +65,35 @@ def room_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _nodes(tree: ast.AST, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    for child in ast.iter_child_nodes(tree):
-        later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        later = later or (isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING")
+@cache
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """All of a module, its own node first."""
+    return tuple(ast.walk(TREES[module]))
+
+
+def _statements(body: list[ast.stmt], deferred: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Imports are statements: what stands inside one is looked at, expressions are not."""
+    for child in body:
         yield child, deferred
-        yield from _nodes(child, deferred or later)
+        later = deferred or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+        later = later or (isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING")
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            yield from _statements(getattr(child, name, []), later)
 
 
-def own_imports() -> Iterator[Import]:
+@cache
+def own_imports() -> tuple[Import, ...]:
+    return tuple(_own_imports())
+
+
+@cache
+def outside_imports() -> tuple[Import, ...]:
+    return tuple(_outside_imports())
+
+
+def _own_imports() -> Iterator[Import]:
     for module, tree in TREES.items():
-        for node, deferred in _nodes(tree):
+        for node, deferred in _statements(tree.body):
             if not isinstance(node, ast.ImportFrom) or not node.level:
                 continue
             folder = PATHS[module].parent.relative_to(PACKAGE).parts
@@ -87,9 +106,9 @@ def own_imports() -> Iterator[Import]:
                     yield Import(module, ".".join(base) or ROOT, alias.name, node.lineno, deferred)
 
 
-def outside_imports() -> Iterator[Import]:
+def _outside_imports() -> Iterator[Import]:
     for module, tree in TREES.items():
-        for node, deferred in _nodes(tree):
+        for node, deferred in _statements(tree.body):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(module, alias.name, "", node.lineno, deferred)

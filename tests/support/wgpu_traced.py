@@ -10,7 +10,12 @@ import textwrap
 from gpusense.integrations import wgpu_py
 from support.machine import HERE, ROOT
 
-PROGRAMS = "from support import wgpu_programs as programs\n"
+#: No program here asks for another backend than Vulkan; looking for OpenGL's takes longer than most of them run.
+PROGRAMS = """
+from wgpu.backends.wgpu_native.extras import set_instance_extras
+set_instance_extras(backends=["Vulkan"])
+from support import wgpu_programs as programs
+"""
 
 
 class Recording:
