@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "sessions",
         nargs="*",
         metavar="SESSION",
-        help="session file, or folder of a run; several become one report; none: the last run that was kept",
+        help="session file, JSON report, or folder of a run; several become one report; none: the last kept run",
     )
     kinds = parser.add_mutually_exclusive_group()
     for name, form in FORMS.items():
