@@ -41,6 +41,12 @@ def recorded(tmp_path_factory):
     return str(path)
 
 
+@pytest.fixture(autouse=True)
+def no_software_driver(monkeypatch):
+    """That of this machine takes a second each time that a process asks for its devices."""
+    monkeypatch.setenv("GPUSENSE_LIBWGPU_NATIVE", "/none")
+
+
 # ---- verbs
 
 
