@@ -83,7 +83,7 @@ COVERED_BY = {
     "records/test_json_codec.py": "_records.records",
     "report/test_html.py": "report.html.data report.html.events report.html.page report.html.tables",
     "report/test_perfetto.py": "report.tracks",
-    "report/test_text_json.py": "report.json report.text",
+    "report/test_text_json.py": "report.style report.json report.text",
     "rules/test_public_api.py": "gpusense",
     "rules/test_vendored.py": "cli.vendor",
     "session/test_format.py": "session session._session",
