@@ -278,7 +278,7 @@ def test_what_no_source_could_tell_of_a_block_is_none_with_its_reason(tracer):
     (row,) = found.operations
     assert (row.gpu_ns, row.kernel_count, row.transfer_ns, row.transfer_bytes) == (None,) * 4
     assert row.utilization_percent is None
-    assert "no CUDA" in dict(row.reasons)["gpu_ns"]
+    assert "no NVIDIA GPU" in dict(row.reasons)["gpu_ns"]
     unknown = {name for name, value in row._asdict().items() if value is None}
     assert unknown - dict(row.reasons).keys() <= {
         *("attributes", "bandwidth_mb_per_s", "memory_allocated_bytes", "memory_source")
@@ -364,7 +364,7 @@ def test_block_summary_says_why_nothing_was_captured(tracer):
         pass
     summary = block.summary()
     assert summary.kernel_count is None
-    assert "no CUDA" in summary.reason
+    assert "no NVIDIA GPU" in summary.reason
     assert "empty" in str(summary)
 
 
