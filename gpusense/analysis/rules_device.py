@@ -14,7 +14,7 @@ from .._records.work import WorkKind
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
-from .operation import DEVICE_KINDS
+from .operation import DEVICE_KINDS, WAYS
 from .ranks import processes_of, rank_findings, ranks_of
 from .rows import Rows, marked
 from .rules_host import finding
@@ -567,7 +567,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                 f"No {'pass' if all(row.backend == 'wgpu' for row in rows) else 'kernel'} ran: "
                 f"{count_text(sum(row.count for row in rows), 'copy or memset', 'copies and memsets')}, "
                 f"{time_text(sum(row.total_ns for row in rows))}.",
-                tuple(f"{one_line(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
+                tuple(f"{_called(row.name)}: {time_text(row.total_ns)}." for row in rows[:3]),
                 "",
                 "medium",
             )
@@ -622,6 +622,11 @@ def _no_fault(view: View) -> tuple[str, str]:
     return title, f"Use lower precision, a better algorithm, tuned kernels{batch}, or more devices."
 
 
+def _called(name: str) -> str:
+    """Of an operation, where copies are called by their direction."""
+    return f"Copies {WAYS[name]}" if name in WAYS else one_line(name)
+
+
 def unusual(facts: Facts) -> Iterator[Finding]:
     """Calls much longer than others like them, after the warm-up."""
     steady = max((row.until_ns for row in facts.warm_ups), default=0)
@@ -632,8 +637,8 @@ def unusual(facts: Facts) -> Iterator[Finding]:
             "anomalies",
             f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than usual for such calls.",
             tuple(
-                f"{one_line(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical "
-                f"(robust z {row.score:.1f}, {count_text(row.calls, 'call')})."
+                f"{_called(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical of "
+                f"{count_text(row.calls, 'call')} (robust z score {row.score:.1f})."
                 for row in rows[:3]
             ),
             "Look at these calls on the timeline: at clocks, other processes on the device, and the data.",
