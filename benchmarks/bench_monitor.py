@@ -13,8 +13,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from conftest import find_compiler  # noqa: E402
 from support.devices import FakeNvml  # noqa: E402
+from support.machine import find_compiler  # noqa: E402
 
 from gpusense import testing  # noqa: E402
 from gpusense._records.metrics import fill  # noqa: E402
