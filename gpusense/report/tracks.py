@@ -14,6 +14,7 @@ from .._records.device_identity import card, device_of, device_text
 from .._records.records import (
     BlockRecord,
     ComputeBlock,
+    GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -28,9 +29,17 @@ from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {name: f"copies {way}" for name, way in WAYS.items()}
-_WITHOUT_ROWS: dict[type, str] = {BlockRecord: "blocks", ComputeBlock: "compute", Syscall: "syscalls"}
+_WITHOUT_ROWS: dict[type, str] = {
+    BlockRecord: "blocks",
+    ComputeBlock: "compute",
+    GpuCollective: "launches of collectives",
+    Syscall: "syscalls",
+}
 _HOST_TRACKS = {**_WITHOUT_ROWS, GpuSync: "waits"}
-_ORDER = {"blocks": 0, "compute": 1, "waits": 2, "syscalls": 3, "stream": 4, "copies": 5}
+_ORDER = {
+    name: at
+    for at, name in enumerate(("blocks", "compute", "launches of collectives", "waits", "syscalls", "stream", "copies"))
+}
 
 
 def label(name: str) -> str:

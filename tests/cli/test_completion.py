@@ -24,7 +24,7 @@ def test_bash_completes_verbs_options_and_words(capsys):
         "gpusense report --fl": "--flamegraph",
         "gpusense completion f": "fish",
         "gpusense help di": "diff",
-        "gpusense import s": "strace",
+        "gpusense import s": "",
         "gpusense nothing --": "",
     }
     lines = [

@@ -101,7 +101,7 @@ def test_prometheus_scrapes_the_page_and_answers_its_queries(prometheus_page, bu
             ),
         ]  # fmt: skip
     try:
-        (text,) = fences("otel-prometheus.md", "promql")
+        text, _ = fences("otel-prometheus.md", "promql")  # the second is of series that a Collector makes
         straight = f'hw_gpu_utilization_ratio{{hw_gpu_task="general",instance="localhost:{direct}"}}'
         queries = [*text.splitlines(), straight]
         answers = {}
