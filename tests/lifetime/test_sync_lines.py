@@ -239,6 +239,7 @@ until(lambda: tracer.recorder.marker is not None)
 waits(RUNTIME)
 print(*state(), bool(session().syncs[-1].source_line))
 gpusense.configure(kinds=("sync",))
+until(lambda: not fake.fake_cupti_subscribed())  # at once, unless the recording thread is busy
 print(fake.fake_cupti_subscribed())
 """,
         TORCH="1",
