@@ -113,7 +113,8 @@ def _names_this_python(head: str) -> bool:
 
 
 def problem(program: Program) -> str | None:
-    """Why the program cannot even be opened, in the interpreter's words; None if it can."""
+    """Why the program cannot even be opened, in the interpreter's words, and where else it was looked for; None if it
+    can."""
     if program.how not in ("script", "command") or os.path.isdir(program.target):
         return None
     try:
@@ -122,7 +123,9 @@ def problem(program: Program) -> str | None:
         with open(program.target, "rb"):
             return None
     except OSError as error:
-        return f"can't open file {_absolute(program.target)!r}: [Errno {error.errno}] {error.strerror}"
+        found = f"can't open file {_absolute(program.target)!r}: [Errno {error.errno}] {error.strerror}"
+        named = not re.search(r"[./]", program.target) and isinstance(error, FileNotFoundError)
+        return f"{found}; no command {program.target!r} is on the PATH" if named else found
 
 
 def execute(program: Program) -> None:

@@ -191,6 +191,7 @@ def test_what_cannot_be_opened(tmp_path):
     one, two = plain("absent.py", cwd=tmp_path), traced("absent.py", cwd=tmp_path)
     assert two.returncode == one.returncode == 2
     assert two.stderr == "gpusense run: " + one.stderr.split(": ", 1)[1]
+    assert traced("nowhere", cwd=tmp_path).stderr.endswith("; no command 'nowhere' is on the PATH\n")
 
 
 def test_exit_from_under_everything(tmp_path):
