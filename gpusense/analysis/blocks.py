@@ -251,8 +251,9 @@ def why_unknown(session: Session, field: str) -> str:
 def _blind_because(session: Session) -> str:
     found = session.meta.get("capture") or {}
     reason = NOT_USED if found.get("state") == "armed" else found.get("reason") or session.meta.get("reason")
-    if session.meta.get("damage") or session.meta.get("complete") is False:
-        reason = "the session file does not say"  # what it says is of its beginning
+    begins = session.meta.get("complete") is False and found.get("state") == "armed"  # what it says is of its beginning
+    if session.meta.get("damage") or begins:
+        reason = "the session file does not say"
     return str(reason or "no work of a device was recorded")
 
 

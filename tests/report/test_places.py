@@ -115,6 +115,16 @@ def test_rows_of_the_smaller_tables_have_places():
     (line,) = found["Waits by line"]["places"]
     assert data["places"][line]["name"] == "stream_synchronize at train.py:41 step"
     assert len(times(data, line)) == 20
+    table = found["Warm-up"]
+    places = {row[0].partition(" ")[0]: place for row, place in zip(table["rows"], table["places"], strict=True)}
+    assert times(data, places["scan"]) == [(4 * MS, 200 * US + 3 * MS)]  # the first call, and not the longest there
+
+
+def test_waits_lead_to_the_timeline_though_they_do_not_say_for_which_device():
+    data = page_of(load(RECORDED)).data
+    waits = [row for row in data["host"] if row["kind"] == "sync"]
+    assert waits
+    assert all(row["place"] is not None for row in waits)
 
 
 def test_ends_before_starts_and_names_without_end_do_no_harm():

@@ -103,9 +103,10 @@ def _head(data: PageData, embedded: bool) -> str:
 {fix}
 {sure}"""
     if took:  # the program's time is the result, and that there was no GPU a remark
+        advice = verdict["fix"] or "If there should be one, run gpusense doctor."
         told = f"""<p class="sentence">{escape(took[0])}</p>
 <ul>{"".join(f"<li>{escape(line)}</li>" for line in took[1:])}</ul>
-<p class="quiet">{escape(verdict["title"])} If you expect one: {escape(verdict["fix"])}</p>"""
+<p class="quiet">{escape(verdict["title"])} {escape(advice)}</p>"""
     return f"""<!doctype html>
 <html lang="en">
 <head>

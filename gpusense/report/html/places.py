@@ -51,7 +51,7 @@ class Places:
 
     def operation(self, row: Operation) -> int | None:
         """Of its calls; None where they were only summed."""
-        return self._of(row.kind, row.name, row.direction, card(row.backend, row.device))
+        return self._of(row.kind, row.name, row.direction, _where(row.kind, row.backend, row.device))
 
     def called(self, kind: str, name: str, device: int | None = None) -> int | None:
         """Of the calls of the heaviest operation of that name; on any device where none is given."""
@@ -70,6 +70,18 @@ class Places:
         mine = self._launched.get((path, kind, name), [])
         return self._place(key, label(name), "call", lambda: self._times(mine, _OF_A_BAR), len(mine))
 
+    def first_call(self, kind: str, name: str, device: int | None) -> int | None:
+        """Of the first call of an operation."""
+        same = kind, name, device
+        mine = [row for what, rows in self._groups.items() if (*what[:2], what[3][1]) == same for row in rows]
+        first = sorted(mine, key=self._facts.work.start.__getitem__)[:1]
+        return self._place(("first", same), label(name), "call", lambda: self._times(first), len(mine))
+
+    def first_passes(self, path: Path, count: int) -> int | None:
+        """Of the first passes of a block."""
+        mine = self._passes.get(path, [])
+        return self._place(("first", path), path[-1], "pass", lambda: sorted(mine)[:count], len(mine)) if path else None
+
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
         if line is None:
@@ -79,12 +91,13 @@ class Places:
         mine = self._waits.get(line, [])
         return self._place(("line", line), name, "wait", lambda: self._times(mine), len(mine))
 
-    def copies(self, direction: str, backend: str, device: int | None) -> int | None:
-        """Of the copies of one direction."""
-        mine = (
-            what for what in self._groups if what[0] == "transfer" and what[2:] == (direction, card(backend, device))
-        )
-        return next((self._of(*what) for what in mine), None)
+    def copies(
+        self, direction: str, backend: str, device: int | None, source: str | None, destination: str | None
+    ) -> int | None:
+        """Of the copies of one direction between two kinds of memory."""
+        what = "transfer", direction, card(backend, device), source, destination
+        mine = self._ways.get(what, [])
+        return self._place(("way", what), label(direction), "copy", lambda: self._times(mine), len(mine))
 
     def finding(self, finding: Finding) -> int | None:
         """Of the gaps, copies or kernels that it is about; else of the phase in which it holds."""
@@ -146,7 +159,18 @@ class Places:
 
     @cached_property
     def _groups(self) -> dict[_What, _Rows]:
-        kinds = [(one.kind, one.name, one.direction, card(one.backend, one.device)) for one in self._facts.work.kinds]
+        kinds = [
+            (one.kind, one.name, one.direction, _where(one.kind, one.backend, one.device))
+            for one in self._facts.work.kinds
+        ]
+        return self._grouped(lambda path, kind: kinds[kind])
+
+    @cached_property
+    def _ways(self) -> dict[tuple[Any, ...], _Rows]:
+        kinds = [
+            (one.kind, one.direction, card(one.backend, one.device), one.source, one.destination)
+            for one in self._facts.work.kinds
+        ]
         return self._grouped(lambda path, kind: kinds[kind])
 
     @cached_property
@@ -206,3 +230,8 @@ class Places:
 
 def _length(times: _Times) -> int:
     return times[1] - times[0]
+
+
+def _where(kind: str, backend: str, device: int | None) -> tuple[str, int | None]:
+    """The card that work is on. A wait is the host's: its record need not say for which device."""
+    return ("", None) if kind == "sync" else card(backend, device)

@@ -127,7 +127,14 @@ def _copies(facts: Facts, several: bool) -> _Rows:
             rate_text(row.peak_bytes_per_s),
             rate_text(row.link_bytes_per_s),
         )
-        where = partial(Places.copies, direction=row.direction, backend=row.backend, device=row.device)
+        where = partial(
+            Places.copies,
+            direction=row.direction,
+            backend=row.backend,
+            device=row.device,
+            source=row.source,
+            destination=row.destination,
+        )
         rows.append(_Row(cells, where))
     for copy in _timed_by_host(facts):  # whose time is the call's, and no rate
         what = f"{DIRECTIONS.get(copy.direction or '', 'copies')}: {one_line(copy.name)}"
@@ -172,7 +179,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
                 f"{row.of:,}",
                 time_text(row.excess_ns),
             ),
-            partial(Places.block, path=row.path),
+            partial(Places.first_passes, path=row.path, count=row.passes),
         )
         for row in facts.warm_ups
     ]
@@ -186,7 +193,7 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
                 f"{row.calls:,}",
                 time_text(row.excess_ns),
             ),
-            partial(Places.called, kind=row.kind, name=row.name, device=row.device),
+            partial(Places.first_call, kind=row.kind, name=row.name, device=row.device),
         )
         for row in facts.first_calls
     ]
