@@ -224,6 +224,7 @@ TO_TIMELINE = {
 def test_each_row_leads_to_the_timeline_and_back(opened):
     page = opened(training(6))
     places = page.evaluate("gpusense.data.places")
+    page.evaluate("gpusense.choose('whole')")
     for what, element in TO_TIMELINE.items():
         page.evaluate(f"window.row = {element}; row.focus(); gpusense.timeline.look(0, 1)")
         if what == "flame":
@@ -243,7 +244,9 @@ def test_each_row_leads_to_the_timeline_and_back(opened):
         assert "the longest" in told or len(times) == 1, told
         assert page.evaluate("document.activeElement.closest('section').id") == "timeline"
         press(page, "Escape")
-        assert page.evaluate("[trail.hidden, document.activeElement === row]") == [True, True], what
+        assert page.evaluate("[trail.hidden, document.activeElement === row, phase.name]") == [True, True, "whole"], (
+            what
+        )
     assert page.complaints() == []
 
 

@@ -54,7 +54,7 @@ function shares() {
 /** A button that leads to what a finding is about. */
 function showFinding(one, title) {
   if (!isPlace(one.place) || !drawn) return null;
-  const button = h("button", { type: "button", onclick: () => { if (one.of) choose(one.phase, true); goTo(one.place, button, title); } }, "Show on the timeline");
+  const button = h("button", { type: "button", onclick: () => { const before = phase.name; if (one.of) choose(one.phase, true); goTo(one.place, button, title, before); } }, "Show on the timeline");
   return button;
 }
 

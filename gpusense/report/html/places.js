@@ -16,15 +16,16 @@ function timesOf(places) {
   return inside.length ? inside : all;
 }
 
-/** Shows the longest time of these places on the timeline. `origin`: the element to come back to, and what it is called. */
-function goTo(places, origin, title) {
+/** Shows the longest time of these places on the timeline. `origin`: the element to come back to, and what it is called;
+ * `before`: the phase that was chosen there. */
+function goTo(places, origin, title, before = phase.name) {
   const found = [places].flat().filter(isPlace);
   if (!found.length || !globalThis.showOnTimeline) return;
   const times = timesOf(found), { name, what } = data.places[found[0]];
   const longest = times.reduce((best, one, at) => (one[1] > times[best][1] ? at : best), 0);
   const of = found.reduce((sum, place) => sum + data.places[place].of, 0);
   const all = found.reduce((sum, place) => sum + data.places[place].at.length / 2, 0);
-  shown = { times, all, at: longest, longest, name, what, of, title, origin, section: origin.closest("section"), scrolled: scrollY };
+  shown = { times, all, at: longest, longest, name, what, of, title, origin, before, section: origin.closest("section"), scrolled: scrollY };
   trail.replaceChildren(
     h("span", { class: "what", role: "status" }),
     h("span", { class: "steps" },
@@ -51,8 +52,9 @@ function another(by) {
 }
 
 function goBack() {
-  const { origin, section, scrolled } = shown;
+  const { origin, before, section, scrolled } = shown;
   leave();
+  if (before !== phase.name) choose(before, true);
   scrollTo({ top: scrolled, behavior: "instant" });
   if (origin.isConnected) origin.focus({ preventScroll: true });
   else section?.scrollIntoView({ block: "start" });
