@@ -8,6 +8,7 @@ from .._runtime.text import count_text, one_line, percent_text, sentence, time_t
 from ..session import Session
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
+from .ranks import processes_of
 from .unwritten import absent_text, ignored, untimed, untimed_text, untraced, unwritten, without_work
 
 #: Of the phase that is judged: less of it unseen changes nothing.
@@ -22,7 +23,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     captures = _captures(session)
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
     reasons = _losses(session)
-    if not reasons and session.meta.get("complete") is False:
+    if not reasons and session.meta.get("complete") is False and not processes_of(session):
         reasons = ["the program was killed or still runs, and nothing of it was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
     without = [NOT_USED if one.get("state") == "armed" else one.get("reason") or idle for one in captures]

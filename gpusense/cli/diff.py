@@ -28,8 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("html", "one offline HTML page"),
         ("markdown", "a short table for a pull request"),
     ):
-        kinds.add_argument(f"--{form}", dest="form", action="store_const", const=form, default="text", help=what)
-    parser.add_argument("-o", "--output", metavar="PATH", help="where to write (standard output)")
+        kinds.add_argument(f"--{form}", dest="form", action="store_const", const=form, default=None, help=what)
+    parser.add_argument(
+        "-o", "--output", metavar="PATH", help="where to write (standard output); .json, .html and .md choose the form"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -39,6 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ._sessions import loaded
 
     paths = _sides(arguments.sides, arguments.before, arguments.after)
+    arguments.form = arguments.form or _form(arguments.output or "")
     target = _target(arguments)
     refuse_over_itself(target, [path for side in paths for path in side])
     demangle.bring_in()
@@ -55,6 +58,13 @@ def main(arguments: argparse.Namespace) -> int:
     if target is not None:
         sys.stderr.write(terminal(f"written: {target}\n"))
     return code
+
+
+def _form(path: str) -> str:
+    """The form that a path asks for by its suffix."""
+    return {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown"}.get(
+        os.path.splitext(path)[1].lower(), "text"
+    )
 
 
 def _target(arguments: argparse.Namespace) -> str | None:

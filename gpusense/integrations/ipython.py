@@ -104,7 +104,11 @@ def _run_silent(shell: Any, cell: str) -> Any:
     IPython would look for one at the end of the cell around it."""
     patches = Patches()
     ends_in_semicolon = getattr(shell.displayhook, "semicolon_at_end_of_expression", None)
-    if ends_in_semicolon is not None and ends_in_semicolon(cell):
+    try:
+        quiet = ends_in_semicolon is not None and ends_in_semicolon(cell)
+    except Exception:  # noqa: BLE001 - unfinished code, of which the shell itself says what is wrong
+        quiet = False
+    if quiet:
         patches.put(shell.displayhook, "quiet", lambda: True)
     for name in ("showtraceback", "showsyntaxerror"):
         patches.put(shell, name, _nothing)

@@ -4,7 +4,7 @@ import random
 import pytest
 from support.sessions import H100, HOSTILE, MS, T0, US, block, compute, copy, kernel, sample, session, sync, training
 
-from gpusense._records.records import Aggregate, Counters, DeviceBusy, UnseenInterval
+from gpusense._records.records import NO_GPU, Aggregate, Counters, DeviceBusy, UnseenInterval
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.diff import compare
 from gpusense.analysis.findings import findings, verdict
@@ -361,3 +361,14 @@ def test_passes_without_a_time_are_told_wherever_numbers_are():
 def test_a_source_that_was_refused_is_named_beside_others_work() -> None:
     run = session(kernel("k", 0, MS), end=MS, sources={"wgpu": {"reason": "wgpu-native 99 is not known"}})
     assert find(run, "untimed").title == "wgpu is not traced: wgpu-native 99 is not known."
+
+
+def test_a_child_that_was_killed_is_not_why_a_job_without_a_gpu_has_no_work():
+    run = session(
+        block(("process 1", "main"), 0, MS),
+        complete=False,
+        processes=[{"root": "process 1"}, {"root": "process 2"}],
+        capture={f"process {n}": {"state": "unavailable", "reason": NO_GPU} for n in (1, 2)},
+    )
+    (found,) = findings(run)
+    assert (found.title, found.fix) == (f"No GPU work was seen: {NO_GPU}.", "")

@@ -88,6 +88,15 @@ def test_what_is_not_clear_is_refused(runs, capsys, words, said):
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("suffix", "begins"), [("json", "{"), ("html", "<!doctype html>"), ("md", "### "), ("txt", "1 run")]
+)
+def test_the_suffix_of_a_path_chooses_the_form(runs, tmp_path, suffix, begins):
+    target = tmp_path / f"d.{suffix}"
+    assert cli.main(["diff", "before-1.gpusense", "after-1.gpusense", "-o", str(target)]) == 0
+    assert target.read_text("utf-8").startswith(begins)
+
+
 def test_markdown(runs, capsys):
     assert cli.main(["diff", "before-1.gpusense", "after-1.gpusense", "--markdown", "--fail-over", "10"]) == 3
     shown = capsys.readouterr().out

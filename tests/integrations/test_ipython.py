@@ -227,7 +227,8 @@ text, pages = said("%gpusense made = work(43)")
 assert shell.user_ns["made"] == 43
 text, pages = said("%gpusense 1")
 assert not pages, "nothing to draw"
-for wrong, error in (("1 / 0", ZeroDivisionError), ("x = = 1", SyntaxError), ("", UsageError), ("--text", UsageError)):
+wrongs = dict.fromkeys(("x = = 1", "def (", "x = (1,"), SyntaxError) | dict.fromkeys(("", "--text"), UsageError)
+for wrong, error in {"1 / 0": ZeroDivisionError, **wrongs}.items():
     with capture_output():
         result = shell.run_cell("%gpusense " + wrong)
     assert not result.success and isinstance(result.error_in_exec or UsageError(), error), (wrong, result)
