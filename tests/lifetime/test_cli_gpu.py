@@ -52,7 +52,7 @@ def test_run_counts_exactly_what_was_launched(gpu, tmp_path, mode):
     assert {kernel.path for kernel in session.kernels if kernel.name == "spin"} == {("demo", "step", "backward")}
     assert "NVIDIA H100" in done.stderr.splitlines()[0]
     assert "matmul_naive" in done.stderr
-    assert len(done.stderr.splitlines()) <= 20  # of a screen: 15, see test_text_json
+    assert len(done.stderr.splitlines()) <= 24  # about twenty: where sentences wrap depends on the width of their times
 
 
 def test_a_file_is_decoded_anew_with_another_threshold(gpu, tmp_path):
