@@ -145,6 +145,11 @@ class Plugin:
         self._open = [ticket for ticket in self._open if ticket not in gone]
         return taken
 
+    @property
+    def under_way(self) -> int:
+        """How many were not taken when it was last looked."""
+        return len(self._open)
+
     def pending(self) -> list[Slot]:
         """Those that have begun and were not taken yet, in the order of their launches; without their channels."""
         asked = self._words[code.ASKED // 8]

@@ -61,7 +61,7 @@ class NcclSource:
         self._lock = threading.Lock()
         self._clocks: dict[int, DeviceClock] = {}
         self._on_records: OnRecords | None = None
-        self._handed_on = 0
+        self._handed_on = self._under_way = 0
 
     def start(self, on_records: OnRecords) -> None:
         self._on_records = on_records
@@ -73,7 +73,7 @@ class NcclSource:
 
     def end(self, timeout_s: float) -> bool:
         """Hands on what has not ended, too, without its end: it may be what the program hung in."""
-        self.poll()
+        self._hand_on(timeout_s)
         on_records, self._on_records = self._on_records, None
         if on_records is not None:
             on_records(self.pending())
@@ -81,37 +81,50 @@ class NcclSource:
 
     def poll(self) -> bool:
         """Hands on what has ended. False always: it wants to be called again."""
-        if not self.plugin.used:
-            return False
-        with self._lock:
-            communicators = self.plugin.communicators()
-            records = [self._record(slot, communicators) for slot in self.plugin.take(time.monotonic_ns())]
-            on_records = self._on_records
-            if records and on_records is not None:
-                self._handed_on += len(records)
-                on_records(records)
+        if self.plugin.used:
+            self._hand_on(0)
         return False
 
     def flush(self, timeout_s: float) -> bool:
         """Hands on what has ended; what is under way on the device is not waited for."""
-        self.poll()
+        return self._hand_on(timeout_s)
+
+    def _hand_on(self, timeout_s: float) -> bool:
+        """False where another thread, or this one below a signal handler, was at it all the time."""
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        try:
+            taken = self.plugin.take(time.monotonic_ns())
+            communicators = self.plugin.communicators() if taken else {}
+            records = [self._record(slot, communicators) for slot in taken]
+            self._under_way = self.plugin.under_way
+            on_records = self._on_records
+            if records and on_records is not None:
+                self._handed_on += len(records)
+                on_records(records)
+        finally:
+            self._lock.release()
         return True
 
     def status(self) -> dict[str, Any]:
-        """What there was, and what was lost."""
+        """What there was when it was last looked, and what was lost."""
         return {
             "communicators": len(self.plugin.communicators()),
             "collectives": self._handed_on,
             "lost": self.plugin.lost,
-            "under_way": len(self.plugin.pending()),
+            "under_way": self._under_way,
         }
 
     def pending(self) -> list[GpuCollective]:
         """What has begun and not ended, in the order of their launches: what a hang waits for."""
-        with self._lock:
+        if not self._lock.acquire(timeout=1.0):
+            return []
+        try:
             communicators = self.plugin.communicators()
             slots = self.plugin.pending()
             return [self._record(slot._replace(channels=self.plugin.channels(slot)), communicators) for slot in slots]
+        finally:
+            self._lock.release()
 
     def _record(self, slot: Slot, communicators: dict[int, Communicator]) -> GpuCollective:
         of = communicators.get(slot.row)

@@ -180,3 +180,17 @@ def test_nothing_of_it_reaches_a_fork_badly(nccl, source):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     source.poll()
     assert not source.records
+
+
+def test_who_asks_in_the_middle_waits_for_nothing(nccl, source):
+    """As a signal handler on the thread that is handing on, which could wait for ever for what it interrupted."""
+    communicator = nccl.init(6, 12, b"", 1, 2, 0)
+    answers = []
+
+    def ask(records):
+        answers.append((len(records), source.poll(), source.flush(0.01), source.status()["collectives"]))
+
+    source.start(ask)
+    nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
+    assert source.flush(5) is True
+    assert answers == [(1, False, False, 1)]
