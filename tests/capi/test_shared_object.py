@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support.machine import assembler, require, text_and_symbols
+from support.machine import assembled, require
 
 from gpusense._capi.machine import shared_object, start_code
 
@@ -16,12 +16,7 @@ native = pytest.mark.skipif(NATIVE not in start_code.CODES, reason="there is no 
 
 @pytest.mark.parametrize("machine", start_code.CODES)
 def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "start.s", tmp_path / "start.o"
-    source.write_text(start_code.CODES[machine].assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    text, symbols = text_and_symbols(target)
+    text, symbols = assembled(machine, start_code.CODES[machine].assembly, tmp_path)
     assert text == start_code.CODES[machine].machine
     assert {name: symbols[name] for name in ("begin", "DATA", "SCRIPT")} == {
         "begin": 0, "DATA": start_code.DATA, "SCRIPT": start_code.SCRIPT,

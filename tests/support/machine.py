@@ -6,6 +6,7 @@ import pathlib
 import platform
 import shutil
 import struct
+import subprocess
 import sys
 
 import pytest
@@ -60,6 +61,17 @@ def assembler(machine: str) -> list[str] | None:
     except ImportError:
         return None
     return [sys.executable, "-m", "ziglang", "cc", "-c", "-target", f"{machine}-linux-gnu"]
+
+
+def assembled(machine: str, assembly: str, folder: pathlib.Path) -> tuple[bytes, dict[str, int]]:
+    """The code and the symbols that ``assembly`` becomes."""
+    command = assembler(machine)
+    require(command, f"an assembler for {machine}")
+    assert command is not None
+    source, target = folder / "code.s", folder / "code.o"
+    source.write_text(assembly)
+    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
+    return text_and_symbols(target)
 
 
 def text_and_symbols(path: pathlib.Path) -> tuple[bytes, dict[str, int]]:

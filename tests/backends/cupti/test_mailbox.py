@@ -14,7 +14,7 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import FAKES, assembler, require, text_and_symbols
+from support.machine import FAKES, assembled
 
 from gpusense._capi.machine import clock_code, executable, graph_code
 from gpusense._capi.machine import mailbox_code as code
@@ -32,12 +32,7 @@ ENTRIES = ("requested", "completed", "take", "give", "thread", "newest")
 @pytest.mark.parametrize("machine", code.CODES)
 def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     native = code.CODES[machine]
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "mailbox.s", tmp_path / "mailbox.o"
-    source.write_text(native.assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    text, symbols = text_and_symbols(target)
+    text, symbols = assembled(machine, native.assembly, tmp_path)
     assert text == native.machine
     assert len(text) <= boxes.PAGE
     assert {name: place for name, place in symbols.items() if name in ENTRIES} == native.entries
@@ -45,22 +40,12 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
 
 @pytest.mark.parametrize("machine", graph_code.CODES)
 def test_the_graph_callback_is_what_its_source_assembles_to(machine, tmp_path):
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "graph.s", tmp_path / "graph.o"
-    source.write_text(graph_code.CODES[machine].assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    assert text_and_symbols(target)[0] == graph_code.CODES[machine].machine
+    assert assembled(machine, graph_code.CODES[machine].assembly, tmp_path)[0] == graph_code.CODES[machine].machine
 
 
 @pytest.mark.parametrize("machine", clock_code.CODES)
 def test_the_clock_is_what_its_source_assembles_to(machine, tmp_path):
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "clock.s", tmp_path / "clock.o"
-    source.write_text(clock_code.CODES[machine].assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    text = text_and_symbols(target)[0]
+    text = assembled(machine, clock_code.CODES[machine].assembly, tmp_path)[0]
     assert text == clock_code.CODES[machine].machine
     assert text[-8:] == bytes(8)
 

@@ -1,9 +1,7 @@
 """The machine code is what its source assembles to, and the constants beside it are those in the source."""
 
-import subprocess
-
 import pytest
-from support.machine import assembler, require, text_and_symbols
+from support.machine import assembled
 
 from gpusense._capi.machine import nccl_code as code
 from gpusense._capi.machine.executable import PAGE
@@ -12,12 +10,7 @@ from gpusense._capi.machine.executable import PAGE
 @pytest.mark.parametrize("machine", code.CODES)
 def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
     native = code.CODES[machine]
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "nccl.s", tmp_path / "nccl.o"
-    source.write_text(native.assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    text, symbols = text_and_symbols(target)
+    text, symbols = assembled(machine, native.assembly, tmp_path)
     assert text == native.machine
     assert len(text) <= PAGE
     assert text[-8:] == bytes(8)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.machine import FAKES, assembler, require, text_and_symbols
+from support.machine import FAKES, assembled
 
 from gpusense._capi.machine import executable
 from gpusense.backends.cupti.sync_lines import code
@@ -19,12 +19,7 @@ NATIVE = platform.machine() if LINUX else None
 
 @pytest.mark.parametrize("machine", code.CODES)
 def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
-    command = assembler(machine)
-    require(command, f"an assembler for {machine}")
-    source, target = tmp_path / "lines.s", tmp_path / "lines.o"
-    source.write_text(code.CODES[machine].assembly)
-    subprocess.run([*command, "-o", str(target), str(source)], check=True, timeout=120)
-    text, symbols = text_and_symbols(target)
+    text, symbols = assembled(machine, code.CODES[machine].assembly, tmp_path)
     assert text == code.CODES[machine].machine
     assert len(text) <= executable.PAGE
     assert symbols["note"] == code.CODES[machine].entries["note"]
