@@ -56,6 +56,8 @@ _LAYOUTS = {
     6: _V4,
 }
 NEWEST = max(_LAYOUTS)
+#: From this version on NCCL tells when channels begin and end.
+TELLS_CHANNELS = 3
 _RANK = 16
 
 #: NCCL's names of types: ours, and bytes of an element.

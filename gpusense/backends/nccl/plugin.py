@@ -240,6 +240,8 @@ def _channels(at: int) -> tuple[tuple[int, int, int], ...]:
 
 def _is_whole(slot: Slot, communicator: Communicator | None, now_ns: int) -> bool:
     """Whether nothing more will be told of it. The proxy sees one channel end before it has seen another begin."""
+    if communicator is not None and communicator.version < events.TELLS_CHANNELS:
+        return bool(slot.ended_ns)
     if not slot.ended_ns or not slot.channels_begun or slot.channels_ended != slot.channels_begun:
         return False
     expected = events.channels(slot.event, communicator.version if communicator else events.NEWEST)
