@@ -113,6 +113,12 @@ def pci_bus_id(text: str | None) -> str | None:
     return f"{domain.lstrip('0') or '0':0>4}:{rest}"
 
 
+def has_context(api: Any, ordinal: int) -> bool:
+    """Whether this process has the primary context of a device; False where the driver does not say."""
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    return api.cuDevicePrimaryCtxGetState(ordinal, byref(flags), byref(active)) == 0 and bool(active.value)
+
+
 def memory_info_without_context(api: Any, ordinal: int) -> MemoryInfo:
     """Asked in the calling thread's context if that is on the device, else in its primary context if one is active.
 

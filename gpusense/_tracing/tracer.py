@@ -64,6 +64,8 @@ class Tracer(Blocks, ManualRecords, Results):
         process.register(self)
         worker.start()
         self.follow_tasks()
+        self._counters: Any = None
+        self.follow_counters()
 
     def __repr__(self) -> str:
         status = self.recorder.status()
@@ -114,6 +116,30 @@ class Tracer(Blocks, ManualRecords, Results):
         else:
             self._tasks.off()
         return False
+
+    def follow_counters(self) -> None:
+        """Hardware counters are sampled as the settings want it."""
+        wanted = self.config.counters if self.recorder.capture is not None else None
+        counters = self._counters
+        if counters is not None and counters.setting != wanted:
+            self.end_counters()
+        if wanted is not None and self._counters is None:
+            from ..backends.cupti.counters.source import CounterSource
+
+            recorder = self.recorder
+            recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
+            self._counters = CounterSource(
+                wanted, recorder.take_counters, lambda: not recorder.disabled, self.config.devices
+            )
+            self.add_source(self._counters)
+
+    def end_counters(self) -> bool:
+        """They are sampled no more, until :meth:`follow_counters`; False where CUPTI does not return."""
+        counters, self._counters = self._counters, None
+        if counters is None:
+            return True
+        ended: bool = counters.end(1.0)
+        return ended  # what it was like is still told
 
     def _end_tasks(self) -> None:
         if self._tasks is not None:
@@ -202,6 +228,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()
+        self.follow_counters()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
