@@ -11,6 +11,7 @@ from ctypes import addressof, c_uint64, c_void_p, cast
 from typing import Any, NamedTuple
 
 from ...._capi import cupti_profiler as capi
+from ...._capi.cuda_facts import use_primary_context
 from ...._capi.machine import executable, samples_code
 from ...._runtime.errors import BackendError
 from . import SAMPLED
@@ -24,7 +25,25 @@ HARDWARE_BYTES, MANY_HARDWARE_BYTES = 64 << 20, 256 << 20
 #: Chips whose sampler counts cycles instead of nanoseconds; their system clock is near this.
 BY_CYCLES, CYCLES_A_NS = ("TU", "GA100"), 1.3
 
+#: Answers that may mean so: INVALID_CONTEXT, INVALID_OPERATION, NOT_INITIALIZED, UNKNOWN.
+WANT_CONTEXT = (3, 7, 15, 999)
+
 _code: int | None = None
+
+
+def opened(
+    api: Any, driver: Any, device: int, interval_ns: int, announce: Callable[[str], None] = lambda _: None
+) -> "Sampler":
+    """A sampler; where CUPTI wants a context of CUDA, the device's primary one is this thread's from now on."""
+    try:
+        return Sampler(api, device, interval_ns, announce)
+    except BackendError as error:
+        if error.code not in WANT_CONTEXT:
+            raise
+        announce("cuDevicePrimaryCtxRetain")
+        if not use_primary_context(driver, device):
+            raise
+        return Sampler(api, device, interval_ns, announce)
 
 
 class Samples(NamedTuple):

@@ -87,7 +87,7 @@ def _sample(path: str, device: int) -> None:
     from ...._capi.libraries import CUDA
     from ...._capi.loading import Loaded, load
     from ...._runtime.errors import BackendError
-    from .sampler import Sampler
+    from .sampler import opened
 
     _announce("loading CUDA")
     driver = load(CUDA)
@@ -98,7 +98,7 @@ def _sample(path: str, device: int) -> None:
     cuda_capi.check("cuInit", cuda.cuInit(0))
     _announce(f"loading {path}")
     api = bind(ctypes.CDLL(path), capi.PROTOTYPES, path)
-    sampler = Sampler(api, device, _INTERVAL_NS, _announce)
+    sampler = opened(api, cuda, device, _INTERVAL_NS, _announce)
     sampler.start()
     deadline, seen = time.monotonic() + _SAMPLES_S, 0
     while seen < 2:

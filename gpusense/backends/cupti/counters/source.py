@@ -19,7 +19,7 @@ from ...._runtime.errors import BackendError, GpuSenseError
 from ... import cuda
 from . import host, selftest
 from .anchor import Anchor
-from .sampler import Sampler, Samples
+from .sampler import Sampler, Samples, opened
 
 #: The rate where it is left to gpusense, and the share of a processor that it may cost then.
 USUAL_HZ, MOST_COST = 1000.0, 0.01
@@ -296,7 +296,7 @@ class CounterSource:
         if not self._goes_on:
             return
         try:
-            device = Device(Sampler(api, number, self._interval_ns))
+            device = Device(opened(api, cuda.SOURCE.api(), number, self._interval_ns))
             device.sampler.start()
         except BackendError as error:
             self._refused[number] = str(error)
