@@ -82,11 +82,11 @@ def main(path: str, device: str) -> int:
 def _sample(path: str, device: int) -> None:
     import ctypes
 
-    from ...._capi import cupti_profiler as capi
     from ...._capi.binding import bind
     from ...._capi.libraries import CUDA
     from ...._capi.loading import Loaded, load
     from ...._runtime.errors import BackendError
+    from . import host
     from .sampler import opened
 
     _announce("loading CUDA")
@@ -97,7 +97,7 @@ def _sample(path: str, device: int) -> None:
     _announce("cuInit")
     cuda_capi.check("cuInit", cuda.cuInit(0))
     _announce(f"loading {path}")
-    api = bind(ctypes.CDLL(path), capi.PROTOTYPES, path)
+    api = host.bind_api(ctypes.CDLL(path), path)
     sampler = opened(api, cuda, device, _INTERVAL_NS, _announce)
     sampler.start()
     deadline, seen = time.monotonic() + _SAMPLES_S, 0
