@@ -129,7 +129,11 @@ class Tracer(Blocks, ManualRecords, Results):
             recorder = self.recorder
             recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
             self._counters = CounterSource(
-                wanted, recorder.take_counters, lambda: not recorder.disabled, self.config.devices
+                wanted,
+                recorder.take_counters,
+                lambda: not recorder.disabled,
+                self.config.devices,
+                lambda: recorder.store.note(recorder),
             )
             self.add_source(self._counters)
 
@@ -196,8 +200,10 @@ class Tracer(Blocks, ManualRecords, Results):
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
         to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not."""
-        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent()}
+        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not. ``counters``,
+        where they are asked for, says how well they are sampled, or why they are not."""
+        counters = {} if self._counters is None else {"counters": self._counters.status()}
+        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent(), **counters}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
