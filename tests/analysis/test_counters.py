@@ -179,7 +179,25 @@ def test_what_went_wrong_with_sampling_is_told():
     assert notes(state="ended") == []
     assert notes(state="unavailable", reason="taken") == ["no hardware counters: taken"]
     assert notes("rank 1: counters", state="unavailable", reason="taken") == ["rank 1: no hardware counters: taken"]
-    assert notes(state="ended", note="samples last 5 ms") == ["hardware counters: samples last 5 ms"]
     assert notes(state="ended", devices={"0": {"gaps": 2}}) == [
-        "hardware counters of GPU 0 have 2 gaps: nobody read them in time"
+        "hardware counters of GPU 0 have 2 gaps: counts were lost on the way"
     ]
+
+
+@given(st.integers(-2_500_000, 2_500_000), st.integers(0, 999_999))
+def test_samples_that_lie_late_are_moved_to_where_the_kernels_are(late, phase):
+    work = [(("a",), 20 + 40 * number, 30 + 40 * number) for number in range(8)]
+    busy = [0.0] * 360
+    for _, first, last in work:
+        for at in range(first - 1, last + 1):
+            begin = at + phase / MS  # samples do not begin with kernels
+            busy[at] = 100 * max(0.0, min(begin + 1, last) - max(begin, first))
+    columns = samples(busy, begin=T0 + phase + late, graphics_engine_percent=busy)
+    found = session(columns, work)
+    row = by_path(found)["a",]
+    assert row.moved_ns == pytest.approx(late, abs=30_000)
+
+
+def test_without_kernels_alone_nothing_is_moved():
+    columns = samples([50.0] * 200, graphics_engine_percent=[100.0] * 200)
+    assert by_path(session(columns, [(("a",), 0, 190)]))["a",].moved_ns is None

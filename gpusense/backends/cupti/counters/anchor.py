@@ -1,8 +1,9 @@
 """The sampler's clock and ours. Pure.
 
 Samples are stamped by a clock of the device whose distance to ours nobody tells. Two things bound it: a sample that
-was read has ended, and one that was not there although all was read had not. Each reading gives a bound, and the best
-of many are close to each other. Both are late by the same: the time from the end of a sample until it can be read.
+was read had ended before the reading did, and one that was not there although all was read had not when the reading
+began. Each reading gives a bound, and the best of many are about as far apart as a short reading takes. What is
+believed lies in the middle.
 """
 
 #: By how much the two clocks move apart, at most: 10 µs a second; 3 were measured.
@@ -43,9 +44,11 @@ class Anchor:
     @property
     def offset_ns(self) -> int | None:
         """Our clock minus the sampler's; None before the first reading."""
-        return None if self._high is None else round(self._high)
+        if self._high is None:
+            return None
+        return round(self._high if self._low is None else (self._low + self._high) / 2)
 
     @property
     def error_ns(self) -> int | None:
-        """How far below the true offset may be, but for the time until a sample can be read."""
-        return None if self._high is None or self._low is None else round(self._high - self._low)
+        """How far from the true one that may be, but for the time until a sample can be read."""
+        return None if self._high is None or self._low is None else round((self._high - self._low) / 2)

@@ -1,8 +1,8 @@
 """Hardware counters over time as a source of the recorder: one sampler a device, read on a thread of its own.
 
 The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second.
-What it costs is counted; where the rate was left to gpusense, samples become longer until that is one percent of a
-processor at most.
+What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the most. Where the rate was left to
+gpusense it becomes what one percent of a processor can read.
 """
 
 import math
@@ -21,9 +21,11 @@ from . import host, selftest
 from .anchor import Anchor
 from .sampler import Sampler, Samples, opened
 
-#: The rate where it is left to gpusense, and the share of a processor that it may cost then.
-USUAL_HZ, MOST_COST = 1000.0, 0.01
-SLOWEST_HZ = 10.0
+#: The rate where it is left to gpusense, at first, and the share of a processor that it may cost then.
+USUAL_HZ, MOST_COST = 100.0, 0.01
+SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
+#: It is changed, which costs a gap of some milliseconds, where it is further off than this.
+NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
 #: Readings in a row without an end of what there is: the sampler is faster than we are.
@@ -60,10 +62,9 @@ class Device:
         """One reading; whether that was all there is. Raises :class:`BackendError`."""
         before, cpu = monotonic_ns(), thread_time()
         found = self.sampler.read()
-        after = monotonic_ns()
         self.failed += found.failed
         if found.starts:
-            self.anchor.look(before, after, found.ends[0], found.ends[-1], found.drained)
+            self.anchor.look(before, found.decoded_ns, found.ends[0], found.ends[-1], found.drained)
             self._keep(found)
         elif found.drained:
             self.anchor.nothing(before)
@@ -83,7 +84,9 @@ class Device:
                 self.bogus += 1
                 continue
             kept.append(row)
-            before, self._before = self._before, (end, end + ahead)
+            before = self._before
+            if before is not None and start > before[0] + self.sampler.interval_ns // 2:
+                self.gaps += 1  # lost on the way, although nothing says so
             # The distance of the clocks is known better and better: what follows directly still does.
             ours = before[1] if before is not None and before[0] == start else start + ahead
             ours = max(ours, before[1] if before is not None else ours)
@@ -104,14 +107,14 @@ class Device:
         self.sampler.stop()
         self.sampler.configure(interval_ns)
         self.sampler.start()
-        self._fresh = True
+        self._fresh, self._before = True, None
         self.anchor.restarted()
 
 
 class CounterSource:
     """What ``tracer.recorder.sources`` has: ``name``, :meth:`flush`, :meth:`end`, :meth:`status`. Any thread.
 
-    ``setting``: a rate as "1kHz", or "auto" for :data:`USUAL_HZ` and fewer where that costs too much.
+    ``setting``: a rate as "1kHz", or "auto" for as many as :data:`MOST_COST` allows.
     ``hand_on(columns)`` gets what was read; ``wanted()`` is false while nothing is to be recorded. ``only``: devices.
     ``changed()`` is called when :attr:`state` has changed.
     """
@@ -141,7 +144,6 @@ class CounterSource:
         self._api: Any = None
         self._lost: list[Device] = []  # those that ended by themselves
         self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
-        self.slowed = False  # samples are longer than usual, for their cost
         self.cost: float | None = None  # share of a processor, at the last judgement
         self._thread: Any = None
         process.register(self)
@@ -207,9 +209,6 @@ class CounterSource:
             found["devices"] = devices
         if self._refused:
             found["refused"] = {str(number): reason for number, reason in list(self._refused.items())}
-        if self.slowed:
-            length = f"{self._interval_ns / 1e6:g} ms"
-            found["note"] = f"samples last {length}, so that reading them costs {MOST_COST:.0%} of a processor at most"
         return found
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -376,18 +375,22 @@ class CounterSource:
         self._judged_at, self._judged_cpu_s = monotonic(), thread_time()
 
     def _judge(self, now: float) -> None:
-        """What the last seconds cost; samples become longer where that is too much and the rate was left to us."""
+        """What the last seconds cost; the rate follows it where that was left to us."""
         self.cost = (thread_time() - self._judged_cpu_s) / (now - self._judged_at)
-        if self.rate is None and self.cost > MOST_COST and self._interval_ns < 1e9 / SLOWEST_HZ:
-            longer = self._interval_ns * self.cost / MOST_COST * 1.2
-            self._interval_ns = round(min(longer, 1e9 / SLOWEST_HZ) / 100_000) * 100_000
-            self.slowed = True
-            for number, device in list(self._devices.items()):
-                try:
-                    device.restart(self._interval_ns)
-                except BackendError as error:  # noqa: PERF203 - a device at a time
-                    self._lose(number, str(error))
+        if self.rate is None:
+            fitting = self._interval_ns * self.cost / MOST_COST
+            fitting = min(max(fitting, 1e9 / FASTEST_HZ), 1e9 / SLOWEST_HZ)
+            if not 1 / NEAR < fitting / self._interval_ns < NEAR:
+                self._change_to(max(1, round(fitting * 1.1 / 1e6)) * 1_000_000)
         self._judge_anew()
+
+    def _change_to(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        for number, device in list(self._devices.items()):
+            try:
+                device.restart(interval_ns)
+            except BackendError as error:  # noqa: PERF203 - a device at a time
+                self._lose(number, str(error))
 
     def _hand_all(self) -> None:
         for device in list(self._devices.values()):
