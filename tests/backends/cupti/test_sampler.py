@@ -212,6 +212,42 @@ def test_a_clock_that_was_set_is_found_anew():
     assert abs(anchor.offset_ns + SECOND) <= anchor.error_ns + 2000 < 10 * MS
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.integers(0, 3_000_000), st.integers(0, 20_000_000)), min_size=1, max_size=20
+    )
+)
+def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
+    """Each: samples, how late they can be read, how long the reading takes."""
+
+    now = [0]
+
+    class Scripted:
+        device, fields, interval_ns = 0, ("dispatches",), MS
+        next, plan = 5, iter(readings)
+
+        def read(self):
+            count, _, spent = next(self.plan)
+            starts = [(self.next + number) * MS for number in range(count)]
+            self.next += count
+            ends = [start + MS for start in starts]
+            return sampler.Samples(starts, ends, [[1.0] * count], True, False, 0, now[0] + spent)
+
+    one, end = source.Device(Scripted()), 5 * MS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "monotonic_ns", lambda: now[0])
+        for count, late, _ in readings:
+            end += count * MS
+            now[0] = end + late
+            one.read()
+    columns = one.columns
+    assert len(columns) == sum(count for count, _, _ in readings) - 1  # without the first of all
+    assert one.gaps == 0
+    assert columns.start[1:] == columns.end[:-1]
+    for start, end in zip(columns.start, columns.end, strict=True):
+        assert abs(end - start - MS) <= 0.31 * MS
+
+
 # --- the trial --------------------------------------------------------------------------------------------------------
 
 

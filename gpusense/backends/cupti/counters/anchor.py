@@ -8,6 +8,8 @@ believed lies in the middle.
 
 #: By how much the two clocks move apart, at most: 10 µs a second; 3 were measured.
 DRIFT = 1e-5
+#: The time until a sample can be read differs by less than this.
+LARGEST_DELAY_NS = 50_000_000
 
 
 class Anchor:
@@ -29,8 +31,11 @@ class Anchor:
         if self._empty_since is not None:
             low = self._empty_since - first_end
             self._low = low if self._low is None else max(self._low - drift, low)
-        if self._low is not None and self._low > self._high:  # the clock was set, or the delay has changed: begin anew
-            self._low, self._high = None, high
+        if self._low is not None and self._low > self._high:
+            if self._low - self._high < LARGEST_DELAY_NS:  # not each sample can be read equally soon
+                self._low, self._high = self._high, self._low
+            else:  # one of the clocks was set
+                self._low, self._high = None, high
         self._empty_since = before_ns if drained else None
 
     def nothing(self, before_ns: int) -> None:

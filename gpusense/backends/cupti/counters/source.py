@@ -34,6 +34,8 @@ WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
 LOOK_S = 2.0  # for devices that the program begins to use
 JUDGE_S = 3.0  # of readings, after which their cost is judged
 HAND_ON_S = 0.5
+#: The distance of the clocks follows what is known of it by a thousandth of the time; at once where it is so far off.
+SLEW, JUMP_NS = 1000, 20_000_000
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
 
@@ -48,6 +50,8 @@ class Device:
         self.columns = self._empty()
         self._fresh = True  # the next sample is the first after a start
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
+        self._last = 0  # the same, by ours, also before a gap
+        self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
         self.cpu_s = 0.0
 
     def _empty(self) -> CounterColumns:
@@ -63,21 +67,20 @@ class Device:
         before, cpu = monotonic_ns(), thread_time()
         found = self.sampler.read()
         self.failed += found.failed
-        if found.starts:
-            self.anchor.look(before, found.decoded_ns, found.ends[0], found.ends[-1], found.drained)
-            self._keep(found)
+        ends = found.ends[1:] if self._fresh else found.ends  # of the first of a session no time is to be believed
+        if ends:
+            self.anchor.look(before, found.decoded_ns, ends[0], ends[-1], found.drained)
         elif found.drained:
             self.anchor.nothing(before)
+        if found.starts:
+            self._keep(found)
         self.cpu_s += thread_time() - cpu
         if found.overflow:
             self._overflow()
         return found.drained
 
     def _keep(self, found: Samples) -> None:
-        limit, offset = self.sampler.interval_ns * BOGUS, self.anchor.offset_ns
-        assert offset is not None
-        ahead = offset + clock.SESSION.of_monotonic(0)
-        kept = []
+        limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
         for row, (start, end) in enumerate(zip(found.starts, found.ends, strict=True)):
             if self._fresh or not 0 < end - start < limit:
                 self._fresh = False
@@ -85,17 +88,35 @@ class Device:
                 continue
             kept.append(row)
             before = self._before
-            if before is not None and start > before[0] + self.sampler.interval_ns // 2:
-                self.gaps += 1  # lost on the way, although nothing says so
-            # The distance of the clocks is known better and better: what follows directly still does.
-            ours = before[1] if before is not None and before[0] == start else start + ahead
-            ours = max(ours, before[1] if before is not None else ours)
-            self._before = end, max(end + ahead, ours + 1)
+            follows = before is not None and start - before[0] < self.sampler.interval_ns // 2
+            self.gaps += before is not None and not follows  # lost on the way, although nothing said so
+            ours = before[1] if before is not None and follows else max(start + ahead, self._last)
+            self._last = max(end + ahead, ours + 1)
+            self._before = end, self._last
             self.columns.start.append(ours)
-            self.columns.end.append(self._before[1])
+            self.columns.end.append(self._last)
         self.samples += len(kept)
         for column, values in zip(self.columns.values, found.columns, strict=True):
             column.extend(array("f", [_single(values[row]) for row in kept]))
+
+    def _distance(self, found: Samples) -> int:
+        """The session's clock minus the sampler's, for these samples. It is known better and better; what is added to
+        it or taken away comes little by little, since samples follow one another without a gap."""
+        offset = self.anchor.offset_ns
+        if offset is None:
+            return self._ahead or 0
+        wanted = offset + clock.SESSION.of_monotonic(0)
+        if self._ahead is None or abs(wanted - self._ahead) > JUMP_NS:
+            self._ahead = wanted
+        else:
+            most = (found.ends[-1] - found.starts[-1]) * len(found.ends) // SLEW
+            self._ahead += max(-most, min(most, wanted - self._ahead))
+        return self._ahead
+
+    def compared(self) -> None:
+        """The clocks have been compared: what was read meanwhile lies where it was not known yet, and goes."""
+        self.take()
+        self._ahead, self._before = None, None
 
     def _overflow(self) -> None:
         """Counts were lost, as nobody read them in time: there is a gap, and it begins anew."""
@@ -318,7 +339,7 @@ class CounterSource:
                 return
             sleep(COMPARE_S)
             self._read(device)
-        device.take()  # the first ones lie where the clocks were not compared yet
+        device.compared()
 
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
