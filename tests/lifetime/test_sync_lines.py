@@ -54,7 +54,7 @@ RUNTIME, DRIVER = (2, 131, 3), (1, 17, 4)   # cudaStreamSynchronize, cuCtxSynchr
 COPY = (2, 31, 0)                           # cudaMemcpy
 def lines():
     return tracer.status()["sync_lines"]
-def until(condition, seconds=5):
+def until(condition, seconds=20):
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds: raise SystemExit(f"not in time: {tracer.status()}")
