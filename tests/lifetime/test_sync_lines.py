@@ -235,7 +235,7 @@ print([bool(sync.source_line) for sync in session().syncs if sync.duration_ns ==
 gpusense.disable()
 print(*state())
 gpusense.enable()
-until(lambda: tracer.recorder.marker is not None)
+until(lambda: tracer.recorder.marker is not None and lines()["running"])
 waits(RUNTIME)
 print(*state(), bool(session().syncs[-1].source_line))
 gpusense.configure(kinds=("sync",))
