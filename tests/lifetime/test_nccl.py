@@ -26,31 +26,38 @@ nccl = ctypes.CDLL(os.environ["FAKE_NCCL"])
 nccl.fake_init.restype = nccl.fake_launch.restype = nccl.fake_channel_begins.restype = ctypes.c_void_p
 nccl.fake_timer.restype = ctypes.c_uint64
 number, pointer = ctypes.c_uint64, ctypes.c_void_p
-rank, base = int(os.environ["RANK"]), int(os.environ["BASE"])
+rank = int(os.environ["RANK"])
 ahead = ctypes.c_int64.in_dll(nccl, "fake_timer_ahead").value
 one = pointer(nccl.fake_init(5, number(0xF000000000000ABC), b"world", 1, 2, rank))
 def until(ns):
     time.sleep(max(0, ns - time.monotonic_ns()) / 1e9)
-def begin(n):
+def begin(n, at):
     handle = pointer(nccl.fake_launch(one, 0, b"AllReduce", number(n), b"ncclFloat32", number(1 << 20), 0, 1))
-    return pointer(nccl.fake_channel_begins(one, handle, 0, number(nccl.fake_timer())))
+    return pointer(nccl.fake_channel_begins(one, handle, 0, number(at + ahead)))
+print(flush=True)
+base = int(input())
 for n in range(6):
     at = base + n * 100_000_000
     until(at + 60_000_000 * rank)
-    channel = begin(n)
+    channel = begin(n, at + 60_000_000 * rank)
     until(at + 80_000_000)
-    nccl.fake_channel_ends(one, channel, number(max(at + 80_000_000 + ahead, nccl.fake_timer())))
+    nccl.fake_channel_ends(one, channel, number(at + 80_000_000 + ahead))
 if rank == 0:
-    begin(6)
+    begin(6, time.monotonic_ns())
 time.sleep(0.15)
 """
 LAUNCHER = f"""
 import os, subprocess, sys, time
-job = {{"WORLD_SIZE": "2", "BASE": str(time.monotonic_ns() + 1_500_000_000)}}
+talks = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 started = [
-    subprocess.Popen([sys.executable, "-c", {RANK!r}], env={{**os.environ, **job, "RANK": str(n)}})
+    subprocess.Popen([sys.executable, "-c", {RANK!r}], env={{**os.environ, "WORLD_SIZE": "2", "RANK": str(n)}}, **talks)
     for n in range(2)
 ]
+for process in started:
+    process.stdout.readline()
+base = time.monotonic_ns() + 50_000_000  # both are there
+for process in started:
+    print(base, file=process.stdin, flush=True)
 sys.exit(any([process.wait() for process in started]))
 """
 
