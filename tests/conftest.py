@@ -94,7 +94,9 @@ def build_library(compiler: list[str]):
     @functools.cache
     def build(source: str, name: str, *flags: str) -> pathlib.Path:
         what = repr((command, os.stat(shutil.which(command[0]) or command[0]).st_mtime_ns, flags)).encode()
-        folder = BUILT / hashlib.sha256(what + (FAKES / source).read_bytes()).hexdigest()[:16]
+        for file in (FAKES / source, *sorted(FAKES.glob("*.h"))):
+            what += file.read_bytes()
+        folder = BUILT / hashlib.sha256(what).hexdigest()[:16]
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
             ours = folder / f"{name}.{os.getpid()}"  # another worker may build the same
