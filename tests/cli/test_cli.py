@@ -411,6 +411,26 @@ def test_doctor_as_text(capsys, monkeypatch):
         assert word in shown
 
 
+def test_doctor_says_which_levels_of_measuring_a_card_has(monkeypatch):
+    from gpusense.backends.cupti.counters import host, permission
+
+    def levels(capability, refused=None, **absent):
+        card = gpusense.DeviceInfo(0, "card", "nvidia", "nvml", compute_capability=capability)
+        monkeypatch.setattr(doctor, "devices", lambda checks: ((card,), ()))
+        monkeypatch.setattr(permission, "refusal", lambda: refused)
+        monkeypatch.setattr(host, "open_api", lambda: "functions")
+        checks = [doctor.Check(name, name not in absent, absent.get(name, "")) for name in ("cuda", "nvml", "cupti")]
+        return {row.name: (row.available, row.reason) for row in doctor.levels(checks)}
+
+    assert [available for available, _ in levels((9, 0)).values()] == [True, True, True]
+    ampere = levels((8, 0), refused=gpusense.Unavailable("counters", "for administrators", "as root"))
+    assert ampere["averages"] == (False, "device averages of SMs, tensor cores and memory come with Hopper")
+    assert ampere["counters"] == (False, "for administrators")
+    assert levels((7, 0))["counters"][0] is False
+    assert levels((9, 0), cupti="no libcupti")["counters"] == (False, "no libcupti")
+    assert levels((9, 0), cuda="no driver", nvml="no driver") == {}, "a laptop is told nothing of it"
+
+
 def test_doctor_says_what_a_free_threaded_build_lacks(monkeypatch):
     monkeypatch.setattr(sys, "abiflags", "", raising=False)
     rows = {row.name: row for row in doctor.environment()}

@@ -156,7 +156,7 @@ class _Samples:
         if start and self._running() is None:
             from ... import monitor
 
-            self._own = monitor.start_background(interval=MONITOR_INTERVAL_S)
+            self._own = monitor.start_background(interval=MONITOR_INTERVAL_S, gpm=True)
 
     def latest(self) -> Any:
         source = self._running()
