@@ -112,7 +112,7 @@ def environment() -> list[Check]:
     for name in _INJECTIONS:
         value = os.environ.get(name)
         if value and not is_ours(value):
-            checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can trace"))
+            checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can record"))
     return checks + _variables()
 
 
@@ -133,9 +133,16 @@ def _variables() -> list[Check]:
     for name in sorted(name for name in os.environ if name.startswith("GPUSENSE")):
         wrong = ignored.get(name)
         if name not in known and not name.startswith("GPUSENSE_OTEL"):
-            wrong = f"{name}={os.environ[name]!r} is ignored: no setting has this name"
+            wrong = f"{name}={os.environ[name]!r} is ignored: no setting has this name{_near(name, known)}"
         checks.append(Check(name, wrong is None, wrong or os.environ[name]))
     return checks
+
+
+def _near(name: str, known: set[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def selftest(device: int = 0) -> SelfTest:
@@ -151,7 +158,7 @@ def selftest(device: int = 0) -> SelfTest:
         return SelfTest(True, 1, 1, "one kernel and one copy were launched and recorded")
     why = f"; capture was {status.get('state')}" + (f": {status['reason']}" if status.get("reason") else "")
     return SelfTest(
-        False, kernels, transfers, f"of one kernel and one copy, {kernels} and {transfers} were recorded{why}"
+        False, kernels, transfers, f"one kernel and one copy were launched, {kernels} and {transfers} recorded{why}"
     )
 
 
@@ -210,9 +217,9 @@ def _platform() -> Check:
     text = f"{platform.system()} {platform.release()} {platform.machine()}"
     reason = hint = ""
     if "microsoft" in platform.release().lower():
-        reason, hint = "WSL: kernels are traced only where the Windows driver allows it", "gpusense doctor --selftest"
+        reason, hint = "WSL: kernels are recorded only where the Windows driver allows it", "gpusense doctor --selftest"
     elif sys.platform == "darwin":
-        reason = "macOS has no CUDA; kernels are not traced here"
+        reason = "macOS has no CUDA; kernels are not recorded here"
     return Check("platform", True, reason, hint, version=text)
 
 

@@ -82,7 +82,9 @@ def _free_name() -> str:
         raise SessionError(f"{cache.folder(cache.RUNS)}: {error.strerror}") from None
     if home is None:
         where = cache.folder(cache.RUNS)
-        why = f"{where} is not this user's alone" if where else "there is no home; XDG_CACHE_HOME names a folder"
+        why = "this user has no home folder; set XDG_CACHE_HOME to a folder"
+        if where:
+            why = f"{where} can be changed by other users; give it to this user alone (mode 700)"
         raise SessionError(why)
     name, more = f"{cache.FLIGHT}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}", 1
     path = os.path.join(home, name + cache.SUFFIX)

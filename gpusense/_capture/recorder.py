@@ -341,7 +341,7 @@ class Recorder:
             capture.give_up(f"{type(error).__name__}: {error}")
             self._seek(False)
             self._mark_no_more()
-            log.exception("capture", "gpusense: capture failed and is off")
+            log.exception("capture", "recording GPU work failed and is off; the program goes on")
         finally:
             try:
                 self._attaching.release()
@@ -646,7 +646,7 @@ class Recorder:
 
     def _lost(self, reason: str) -> None:
         """A buffer could not be read: one unseen time for all that fail for one reason."""
-        log.exception("buffer", "gpusense: a buffer of GPU records could not be read")
+        log.exception("buffer", "a buffer of GPU records could not be read")
         last, now = self.unseen[-1] if self.unseen else None, now_ns()
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
@@ -761,7 +761,7 @@ class Recorder:
             watch.note()
         log.once(
             "hang",
-            "gpusense: nothing has completed on the GPU for %g s although it has work; the session holds the last work "
+            "nothing has completed on the GPU for %g s although it has work; the session holds the last work "
             "of each stream and all Python stacks",
             watch.after_s,
         )
@@ -829,7 +829,7 @@ class Recorder:
             found = write(path, what, taken, self, self._pause)
         except Exception as error:  # noqa: BLE001 - a full disk, mostly
             flight.done("", f"{error}")
-            log.once("dump", "gpusense: the flight recorder could not write: %s", error)
+            log.once("dump", "the flight recorder could not write: %s", error)
             return None
         flight.done(found)
         return found
@@ -958,7 +958,7 @@ class Recorder:
             try:
                 self._guarded(action)
             except BaseException:  # noqa: BLE001 - the thread must live
-                log.exception("errand", "gpusense: what the program asked for has failed")
+                log.exception("errand", "flush, reset or the like failed inside gpusense")
             finally:
                 then()
 
@@ -974,7 +974,7 @@ class Recorder:
                 if is_the_programs(error) and not self.owner.on_own_thread():
                     raise
                 self.sources = tuple(known for known in self.sources if known is not source)
-                log.exception(f"source {source!r}", "gpusense: a source raised and was removed")
+                log.exception(f"source {source!r}", "a source raised and was removed")
         return read
 
     def settle(self, block: Any, timeout_s: float) -> bool:
@@ -1154,7 +1154,7 @@ class Recorder:
         if deliver:
             self._dump_if_due(at_once=True)
         if deliver and not self.sinks.hand_out(SINK_WAIT_S):
-            log.once("close-sinks", "gpusense: a sink did not take the last records in time")
+            log.once("close-sinks", "a sink did not take the last records in time")
         self.sinks.give_up()
         self._close_store()
 
@@ -1163,7 +1163,9 @@ class Recorder:
         if self._end_ns is None:
             self.unread_at_end = max(1, len(self.events))
             self._end_ns = now_ns()
-            self._add_unseen(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
+            self._add_unseen(
+                UnseenInterval(self._end_ns, None, "reading what was recorded took too long and was given up")
+            )
         self._close_store()
 
     def _close_store(self) -> None:

@@ -78,7 +78,7 @@ def _quietly(action: Callable[[], None]) -> None:
     except Exception:  # noqa: BLE001 - never into the host's exit or fork
         from . import log
 
-        log.exception("process-hook", "gpusense: a fork or exit hook failed")
+        log.exception("process-hook", "what gpusense does at a fork or exit failed")
 
 
 def end_on_sigterm(end: Callable[[], None]) -> None:

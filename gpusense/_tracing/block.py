@@ -566,7 +566,7 @@ class Blocks:
                 if is_the_programs(error):
                     raise
                 self.remove_block_listener(listener)
-                log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+                log.exception(f"listener {listener!r}", "a block listener raised and was removed")
 
 
 def _failed_in_us(error: BaseException) -> bool:
@@ -611,5 +611,5 @@ def _owned(attributes: Any) -> dict[Any, Any] | None:
     except Exception as error:
         if is_the_programs(error):
             raise
-        log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
+        log.once("attributes", "attributes of a block are left out: %s: %s", type(error).__name__, error)
         return None

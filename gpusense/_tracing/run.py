@@ -151,7 +151,7 @@ def cuda_starts(begin: Callable[[], None]) -> None:
         try:
             begin()
         except Exception:  # noqa: BLE001 - never into the program
-            log.exception("cuda-starts", "gpusense: capture could not begin as CUDA did")
+            log.exception("cuda-starts", "capture could not begin as CUDA did")
         finally:
             done.set()
 

@@ -225,10 +225,10 @@ class Tracer(Blocks, ManualRecords, Results):
             self._control.ends(self)
         self._end_tasks()
         if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
-            log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
+            log.once("close", "CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
         elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
-            log.once("close-results", "gpusense: the last records were not read in time")
+            log.once("close-results", "the last records were not read in time")
             recorder.give_up_end()
         end_frames()
         self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing

@@ -14,8 +14,10 @@ from ._arguments import refuse_over_itself, share
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     several = "several are runs of one kind: joined by commas, or as 'runs/*.gpusense'"
     parser.add_argument("sides", metavar="SESSION", nargs="*", help=f"two session files, before and after; {several}")
-    parser.add_argument("--before", metavar="SESSION", nargs="+", default=[], help="instead: the runs before")
-    parser.add_argument("--after", metavar="SESSION", nargs="+", default=[], help="and those after")
+    parser.add_argument(
+        "--before", metavar="SESSION", nargs="+", default=[], help="the runs before; with --after, in place of SESSION"
+    )
+    parser.add_argument("--after", metavar="SESSION", nargs="+", default=[], help="the runs after")
     parser.add_argument(
         "--fail-over",
         type=share,

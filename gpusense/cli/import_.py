@@ -48,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pid", type=int, metavar="N", help="strace: the traced process, where the lines do not name it"
     )
-    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (100)")
-    parser.add_argument("--trace-all", action="store_true", help="keep everything one by one")
+    parser.add_argument(
+        "--threshold-us", type=microseconds, metavar="N", help="list one by one what takes N µs or more (100)"
+    )
+    parser.add_argument("--trace-all", action="store_true", help="list everything one by one")
 
 
 def main(arguments: argparse.Namespace) -> int:

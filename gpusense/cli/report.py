@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument(
-        "--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (as recorded)"
+        "--threshold-us", type=microseconds, metavar="N", help="list one by one what takes N µs or more (as recorded)"
     )
-    parser.add_argument("--trace-all", action="store_true", help="keep every record of the file one by one")
+    parser.add_argument("--trace-all", action="store_true", help="list all work of the file one by one")
 
 
 def main(arguments: argparse.Namespace) -> int:

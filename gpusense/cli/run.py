@@ -114,8 +114,9 @@ def parser() -> Parser:
     """What ``gpusense run`` takes, without the program and its arguments."""
     parser = Parser(
         prog="gpusense run",
-        usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
-        description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
+        usage="gpusense run [options] PROGRAM [arguments of the program]\n\n"
+        "PROGRAM is a script, a command, -m MODULE, -c CODE, or - for standard input.",
+        description="Run a program unchanged, with the processes it starts,\nand say on stderr what it did on the GPU.",
         epilog=_EPILOG,
         formatter_class=_Formatter,
     )
@@ -123,16 +124,16 @@ def parser() -> Parser:
     add_output(parser, "program")
     add("--no-children", action="store_true", help="do not record the processes that the program starts")
     add_settings(parser)
-    add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
-    add("--duration", type=seconds, metavar="S", help="record for S seconds")
-    add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
-    add("--passes", type=passes, metavar="A..B", help="of --block, counted from 1, e.g. 10..20 (1)")
+    add("--delay", type=seconds, metavar="S", help="begin to record S seconds after the program has begun")
+    add("--duration", type=seconds, metavar="S", help="stop recording after S seconds")
+    add("--block", metavar="NAME", help="record what the GPU does in passes of this block only")
+    add("--passes", type=passes, metavar="A..B", help="with --block: which passes, counted from 1, e.g. 10..20 (1)")
     add(
         "--overhead",
         dest="overhead_budget",
         type=share,
         metavar="2%",
-        help="record so much of the time as costs no more than this",
+        help="record only as much as slows the program by no more than this share of its time",
     )
     add("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
     add(
@@ -142,9 +143,13 @@ def parser() -> Parser:
         metavar="A,B",
         help=f"also record system calls, through strace ({_SYSCALLS}; others by --syscalls=A,B)",
     )
-    add("--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves")
+    add("--no-integrations", action="store_true", help="open no blocks for torch, CuPy and JAX")
     add("--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears")
-    add("--live", action="store_true", help="decode while the program runs instead of afterwards")
+    add(
+        "--live",
+        action="store_true",
+        help="read records while the program runs, not afterwards: with --otlp, send spans meanwhile",
+    )
     return parser
 
 

@@ -303,7 +303,7 @@ def start_background(
             monitor._follow(opening, devices)
     elif opening is not None:
         monitor.problem = opening.problem or "no answer yet"
-        log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
+        log.once("monitor slow open", "the monitor: %s; sampling begins when it does", monitor.problem)
         threads.start(lambda: monitor._begin_later(opening, devices), "gpusense-open")
     return monitor
 

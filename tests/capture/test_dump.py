@@ -205,14 +205,14 @@ def test_what_is_somebody_elses_is_not_touched(recent, home, tmp_path):
     assert (tmp_path / "letter").read_text() == "dear"
     home.mkdir(parents=True, mode=0o700)
     home.chmod(0o777)
-    with pytest.raises(SessionError, match="is not this user's alone"):
+    with pytest.raises(SessionError, match=r"can be changed by other users; give it to this user alone \(mode 700\)"):
         dumped(recent, None)
 
 
 def test_without_a_home_it_says_what_would_help(recent, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.raises(SessionError, match="XDG_CACHE_HOME names a folder"):
+    with pytest.raises(SessionError, match="set XDG_CACHE_HOME to a folder"):
         dumped(recent, None)
 
 

@@ -507,5 +507,6 @@ print(lines()["running"], lines()["reason"], [sync.source_line for sync in sessi
     )
     clean(
         done,
-        "False lines are noted by machine code, which is not possible here: memfd: refused; mprotect: refused [None]\n",
+        "False lines that wait are recorded by machine code, not possible here: "
+        "memfd: refused; mprotect: refused [None]\n",
     )

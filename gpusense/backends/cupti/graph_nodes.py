@@ -65,14 +65,14 @@ class NodeLog:
     def _prepare(cls) -> Unavailable | None:
         native = executable.native(code.CODES)
         if native is None:
-            return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
+            return Unavailable("cupti", "owners of graph nodes need machine code; there is none for this system")
         numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
         try:
             function = executable.map_first(native.machine).address
             cls._distance = _distance_of_thread_ids()
             cls._control = executable.map_memory(numbers * 8, _MAP_NORESERVE)
         except OSError as error:
-            return Unavailable("cupti", f"graph nodes cannot be noted: {error}")
+            return Unavailable("cupti", f"the owners of graph nodes cannot be recorded: {error}")
         cls._words = (ctypes.c_uint64 * numbers).from_address(cls._control)
         cls._words[code.ROOM // 8] = ROOM
         cls._words[code.TABLE // 8] = cls._control + code.CONTROL_BYTES

@@ -152,7 +152,7 @@ class Metrics:
             try:
                 values = list(instrument.read(sample))
             except Exception:  # noqa: BLE001 - one device's odd value must not cost the others
-                log.exception(f"otel-{instrument.name}", "%s is left out", instrument.name)
+                log.exception(f"otel-{instrument.name}", "the metric %s is left out", instrument.name)
                 continue
             for value, attributes in values:
                 yield Observation(value, apply_redaction(self._redact, attributes)[0])

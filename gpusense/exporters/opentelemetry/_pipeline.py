@@ -323,7 +323,7 @@ class Pipeline:
         try:
             return make(*arguments)
         except Exception:  # noqa: BLE001 - one odd record must not cost its batch
-            log.exception("otel-span", "a record could not be made a span")
+            log.exception("otel-span", "a record could not be turned into a span")
             return reasons.INVALID
 
     def _send(self, spans: list[tuple[Any, int]]) -> None:
@@ -343,7 +343,7 @@ class Pipeline:
         try:
             failed, reason = self.target.send([span for span, _count in batch], more)
         except Exception:  # noqa: BLE001 - a foreign processor may fail in any way; it costs its batch
-            log.exception("otel-send", "a batch of spans was not taken")
+            log.exception("otel-send", "the exporter raised on a batch of spans, which is lost")
             failed, reason = Sent(len(batch))
         for _span, count in batch[: len(batch) - failed]:
             self.exported += count > 0
@@ -388,7 +388,7 @@ class Pipeline:
         try:
             return bool(self.tracer.flush(timeout_s))
         except Exception:  # noqa: BLE001 - at exit nothing may fail
-            log.exception("otel-flush", "the tracer could not be flushed")
+            log.exception("otel-flush", "the tracer could not be flushed before the OpenTelemetry export")
             return True
 
     def _leave_tracer(self) -> None:
@@ -402,7 +402,7 @@ class Pipeline:
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)
         except Exception:  # noqa: BLE001 - at exit nothing may fail
-            log.exception("otel-leave", "the export could not be taken off the tracer")
+            log.exception("otel-leave", "the OpenTelemetry export could not be ended in full")
 
     def at_exit(self) -> None:
         self.close()

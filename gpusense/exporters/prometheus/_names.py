@@ -55,7 +55,7 @@ def _family(metric: _Metric, samples: list[GpuMetrics]) -> Family:
         try:
             values = list(metric.read(sample))
         except Exception:  # noqa: BLE001 - one device's odd value must not cost the others
-            log.exception(f"prometheus-{metric.name}", "%s is left out", metric.name)
+            log.exception(f"prometheus-{metric.name}", "the metric %s is left out", metric.name)
             continue
         for value, attributes in values:
             labels = {key.replace(".", "_"): str(text) for key, text in attributes.items() if text is not None}

@@ -62,7 +62,7 @@ class _Listener(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # who has gone away may do so
-            log.exception("prometheus-scrape", "a scrape failed")
+            log.exception("prometheus-scrape", "a scrape by Prometheus failed")
 
 
 class _Scrape(BaseHTTPRequestHandler):
