@@ -343,10 +343,7 @@ class Recorder:
             self._mark_no_more()
             log.exception("capture", "gpusense: capture failed and is off")
         finally:
-            try:
-                self._attaching.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._attaching)
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
@@ -464,10 +461,7 @@ class Recorder:
             if self._attaching.acquire(timeout=FOLLOW_S):
                 self._catch_up(capture)  # else whoever looks after capture does, as soon as that has ended
         finally:
-            try:
-                self._attaching.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._attaching)
 
     def _catch_up(self, capture: Capture) -> None:
         """Does what other tracers have told. Whoever looks after capture, before and after."""
@@ -1146,10 +1140,7 @@ class Recorder:
             elif self.capture is not None:
                 self._add_unseen(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
         finally:
-            try:
-                self._lock.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._lock)
         self._end_ns = self._end_ns or now_ns()
         if deliver:
             self._dump_if_due(at_once=True)
