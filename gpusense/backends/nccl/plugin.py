@@ -9,12 +9,12 @@ ever taken out; :meth:`Plugin.switch` has NCCL call nothing.
 import ctypes
 import os
 import struct
-import threading
 from typing import Any, NamedTuple
 
 from ..._capi.machine import executable, shared_object
 from ..._capi.machine import nccl_code as code
 from ..._records.records import Unavailable
+from ..._runtime import threads
 from . import events
 
 VARIABLE = "NCCL_PROFILER_PLUGIN"
@@ -28,7 +28,7 @@ PATIENCE_NS = 10_000_000_000
 #: After the last end that was told, where fewer channels began than NCCL said at first.
 SETTLED_NS = 100_000_000
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _plugin: "Plugin | None" = None
 
 

@@ -5,15 +5,17 @@ before the host began the launch, and NCCL's thread sees none begin before it ha
 bounds are a few microseconds apart; they drift with the timer.
 """
 
-import threading
+import os
 import time
 from typing import Any
 
+from ..._records.metrics import CollectiveTotals
 from ..._records.protocols import OnRecords
 from ..._records.records import GpuCollective
-from ..._runtime import clock
+from ..._runtime import clock, threads
 from . import events
 from .plugin import Communicator, Plugin, Slot
+from .totals import Totals
 
 #: By how much the two clocks move apart, at most: 10 µs a second.
 DRIFT = 1e-5
@@ -51,6 +53,14 @@ class DeviceClock:
         return None if self.high is None or self.low is None else round(self.high - self.low)
 
 
+_active: "NcclSource | None" = None
+
+
+def totals() -> tuple[CollectiveTotals, ...]:
+    """Of the source of this process that was started last, while it runs."""
+    return tuple(_active.totals()) if _active is not None else ()
+
+
 class NcclSource:
     """A RecordSource. :meth:`poll` hands on what has ended; it is to be called a few times a second."""
 
@@ -58,18 +68,24 @@ class NcclSource:
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
-        self._lock = threading.Lock()
+        self._lock = threads.rlock()
+        self._pid = os.getpid()
         self._clocks: dict[int, DeviceClock] = {}
         self._on_records: OnRecords | None = None
-        self._handed_on = self._under_way = 0
+        self._handed_on = 0
+        self._totals = Totals()
 
     def start(self, on_records: OnRecords) -> None:
-        self._on_records = on_records
+        global _active
+        self._on_records, _active = on_records, self
         self.plugin.switch(True)
 
     def stop(self) -> None:
+        global _active
         self.plugin.switch(False)
         self._on_records = None
+        if _active is self:
+            _active = None
 
     def end(self, timeout_s: float) -> bool:
         """Hands on what has not ended, too, without its end: it may be what the program hung in."""
@@ -91,19 +107,22 @@ class NcclSource:
 
     def _hand_on(self, timeout_s: float) -> bool:
         """False where another thread, or this one below a signal handler, was at it all the time."""
-        if not self._lock.acquire(timeout=timeout_s):
+        if threads.mine(self._lock):
             return False
         try:
-            taken = self.plugin.take(time.monotonic_ns())
+            if not self._lock.acquire(timeout=timeout_s):
+                return False
+            now_ns = time.monotonic_ns()
+            taken = self.plugin.take(now_ns)
             communicators = self.plugin.communicators() if taken else {}
-            records = [self._record(slot, communicators) for slot in taken]
-            self._under_way = self.plugin.under_way
+            records = [self._record(slot, communicators, ended=True) for slot in taken]
             on_records = self._on_records
             if records and on_records is not None:
+                self._totals.add(records, now_ns)
                 self._handed_on += len(records)
                 on_records(records)
         finally:
-            self._lock.release()
+            threads.give_back(self._lock)
         return True
 
     def status(self) -> dict[str, Any]:
@@ -112,21 +131,37 @@ class NcclSource:
             "communicators": len(self.plugin.communicators()),
             "collectives": self._handed_on,
             "lost": self.plugin.lost,
-            "under_way": self._under_way,
+            "under_way": self.plugin.under_way,
         }
 
     def pending(self) -> list[GpuCollective]:
         """What has begun and not ended, in the order of their launches: what a hang waits for."""
-        if not self._lock.acquire(timeout=1.0):
+        return [record for record, _ in self._unended()]
+
+    def totals(self) -> list[CollectiveTotals]:
+        """Sums so far by function and communicator."""
+        if self._pid != os.getpid():
+            return []
+        now_ns = time.monotonic_ns()
+        waits = [(record, now_ns - slot.first_seen_ns) for record, slot in self._unended(begun=True)]
+        return self._totals.rows(now_ns, waits)
+
+    def _unended(self, begun: bool = False) -> list[tuple[GpuCollective, Slot]]:
+        """What has not ended; ``begun``: that the device is in. None where another thread is at it for long, or this
+        one is."""
+        if threads.mine(self._lock):
             return []
         try:
+            if not self._lock.acquire(timeout=1.0):
+                return []
             communicators = self.plugin.communicators()
-            slots = self.plugin.pending()
-            return [self._record(slot._replace(channels=self.plugin.channels(slot)), communicators) for slot in slots]
+            slots = [slot for slot in self.plugin.pending() if slot.first_seen_ns or not begun]
+            slots = [slot._replace(channels=self.plugin.channels(slot)) for slot in slots]
+            return [(self._record(slot, communicators, ended=False), slot) for slot in slots]
         finally:
-            self._lock.release()
+            threads.give_back(self._lock)
 
-    def _record(self, slot: Slot, communicators: dict[int, Communicator]) -> GpuCollective:
+    def _record(self, slot: Slot, communicators: dict[int, Communicator], *, ended: bool) -> GpuCollective:
         of = communicators.get(slot.row)
         device = self._clocks.setdefault(slot.row, DeviceClock())
         device.look(slot)
@@ -162,7 +197,7 @@ class NcclSource:
             algorithm=told.algorithm,
             protocol=told.protocol,
             device_start_ns=start,
-            device_end_ns=end,
+            device_end_ns=end if ended else None,
             channels=channels,
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,

@@ -8,6 +8,7 @@ import time
 import pytest
 from support.machine import NATIVE
 
+from gpusense import monitor
 from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
@@ -57,6 +58,29 @@ def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
         assert collective.device_start_ns >= between - 10**6
     else:  # it tells of no channels: what the host has launched is all there is to know, and its slot is free again
         assert (collective.device_start_ns, collective.channels, source.status()["under_way"]) == (None, (), 0)
+
+
+def test_sums_are_there_for_whoever_reads_metrics(nccl, source):
+    communicator = nccl.init(6, 0xABC, b"world", 1, 4, 2)
+    for n in range(3):
+        nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", n, b"ncclFloat32", 256, 0, 1), [0], 2000)
+    source.poll()
+    hung = nccl.launch(communicator, 0, b"AllReduce", 3, b"ncclFloat32", 256, 0, 2)
+    channel = nccl.channel_begins(communicator, hung, 0, nccl.timer())
+    done = nccl.channel_begins(communicator, hung, 1, nccl.timer())
+    nccl.channel_ends(communicator, done, nccl.timer())
+    (row,) = [row for row in monitor.collectives() if row.communicator == f"{0xABC:016x}"]
+    assert (row.name, row.communicator_name, row.rank, row.ranks) == ("AllReduce", "world", 2, 4)
+    assert (row.calls, row.bytes, row.timed, row.time_ns) == (3, 3 * 1024, 3, 6000)
+    assert row.bus_bandwidth == pytest.approx(1024 / 2e-6 * 1.5)
+    assert 0 < row.waiting_ns < 10**10
+    (pending,) = source.pending()
+    assert pending.device_end_ns is None  # although one of its channels has ended
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [row.waiting_ns for row in monitor.collectives() if row.communicator == f"{0xABC:016x}"] == [None]
+    source.stop()
+    assert monitor.collectives() == ()
 
 
 def test_what_no_channel_is_told_of_is_given_up_with_its_communicator(nccl, source):

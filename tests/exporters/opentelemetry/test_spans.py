@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode
 from scripted import GPU, ScriptedTracer
 
-from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemset, GpuSync
+from gpusense._records.records import ComputeBlock, GpuCollective, GpuKernel, GpuMemset, GpuSync
 from gpusense._runtime import clock
 
 
@@ -303,6 +303,18 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
                 GpuMemset("memset", 4096, now, now + 1, 0, block_id=block.block_id),
                 GpuSync("stream_synchronize", now, now + 5, 0, source_line="train.py:41 step", block_id=block.block_id),
                 ComputeBlock("normalise", now, now + 9, elements=10_000, block_id=block.block_id),
+                GpuCollective(
+                    "AllReduce",
+                    now,
+                    now + 3,
+                    "ab",
+                    rank=1,
+                    sequence=41,
+                    block_id=block.block_id,
+                    device_start_ns=now + 2,
+                    device_end_ns=now + 8,
+                    channels=((0, now + 2, now + 8),),
+                ),
             ]
         )
     found = by_name(spans())
@@ -331,6 +343,9 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
     assert (waited["code.file.path"], waited["code.function.name"]) == ("train.py", "step")
     assert found["compute_block: normalise"].attributes["compute.elements"] == 10_000
     assert "gpu_memset: memset" in found
+    together = found["gpu_collective: AllReduce"]
+    assert (together.start_time, together.end_time) == (now + 2, now + 8)  # on the device, as all work
+    assert (together.attributes["gpu.communicator.id"], together.attributes["gpu.collective.sequence"]) == ("ab", 41)
 
 
 def test_scope_and_resource(on, tracer, spans):
