@@ -1,11 +1,13 @@
 """NCCL's collectives in the session of the active tracer, from the first communicator that is made later."""
 
+import os
 import sys
 from typing import Any
 
 from .. import get_tracer
 from .._records.records import Unavailable
 from .._runtime import import_hook
+from .._tracing import run
 from ._hosts import unless_recording
 
 #: Libraries that make communicators. The profiler has to be there before the first one is.
@@ -42,7 +44,7 @@ def instrument(tracer: Any = None) -> bool | Unavailable:
     tracer = tracer or get_tracer()
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
-    source = NcclSource(found)
+    source = NcclSource(found, os.environ.get(run.VARIABLE))
     tracer.add_source(source)
     tracer.add_watcher(source.poll)
     return True

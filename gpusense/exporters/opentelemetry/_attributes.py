@@ -347,6 +347,21 @@ def _collective(record: GpuCollective) -> Iterator[tuple[str, Any]]:
     yield "gpu.collective.protocol", record.protocol
 
 
+def hang_attributes(found: Mapping[str, Any], wait: Mapping[str, Any]) -> Attributes:
+    """Of the evidence of a hang; ``wait``: in what, for another process."""
+    about = {
+        "gpusense.hang.text": found.get("text")
+        or f"nothing completed for {found['after_s']:g} s although there was work",
+        "gpusense.hang.absent": wait.get("absent") or None,
+        "gpu.collective.name": wait.get("name"),
+        "gpu.collective.sequence": wait.get("sequence"),
+        "gpu.communicator.id": wait.get("communicator"),
+        "gpu.communicator.rank": wait.get("rank"),
+        "gpu.communicator.size": wait.get("ranks"),
+    }
+    return {key: cleaned for key, value in about.items() if (cleaned := clean(value)) is not None}
+
+
 def _compute(record: ComputeBlock) -> Iterator[tuple[str, Any]]:
     yield "compute.elements", record.elements
     yield "compute.is_slow", record.is_slow

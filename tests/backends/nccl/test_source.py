@@ -12,6 +12,8 @@ from gpusense import monitor
 from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
+from gpusense.backends.nccl.peers import Peers
+from gpusense.backends.nccl.source import NcclSource
 
 pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
 SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
@@ -81,6 +83,46 @@ def test_sums_are_there_for_whoever_reads_metrics(nccl, source):
     assert [row.waiting_ns for row in monitor.collectives() if row.communicator == f"{0xABC:016x}"] == [None]
     source.stop()
     assert monitor.collectives() == ()
+
+
+def test_who_waits_says_in_what_and_for_whom(nccl, plugin, tmp_path):
+    source = NcclSource(plugin, str(tmp_path))
+    source.start(list.clear)
+    communicator = nccl.init(6, 0xAB, b"world", 1, 4, 0)
+    nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
+    hung = nccl.launch(communicator, 0, b"AllReduce", 1, b"ncclFloat32", 1, 0, 1)
+    channel = nccl.channel_begins(communicator, hung, 0, nccl.timer())
+    behind = nccl.launch(communicator, 0, b"AllReduce", 2, b"ncclFloat32", 1, 0, 1)
+    from_peer = nccl.init(6, 0xAC, None, 1, 2, 1)
+    received = nccl.launch(from_peer, 1, b"Recv", 0, b"ncclFloat32", 1, 0, 1)
+    receiving = nccl.channel_begins(from_peer, received, 0, nccl.timer())
+    source.poll()
+    assert source.waits(10**12) == []
+    here = Peers(str(tmp_path))
+    here.note(f"{0xAB:016x}", "AllReduce", 3, 2)
+    here.note(f"{0xAB:016x}", "Broadcast", 1, 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1 << 30)
+        here.tell([])
+    one, two = source.waits(0)
+    assert one.text.startswith(f"rank 0 has been in AllReduce number 1 of communicator {0xAB:016x} (world) for ")
+    assert one.text.endswith(
+        "; rank 1 has not come: it has launched none yet; the process of rank 1 has ended; "
+        "of 1 other rank nothing is known here"
+    )
+    assert (one.facts["came"], one.facts["absent"], one.facts["sequence"]) == ([0, 3], [1], 1)
+    assert f"rank 1 has been in Recv from rank 0 of communicator {0xAC:016x} for " in two.text
+    assert {wait.key for wait in source.waits(0)} == {one.key, two.key}
+    old = [(each.name, each.sequence, each.device_end_ns is None) for each in source.last()]
+    assert old == [("AllReduce", 0, False), ("AllReduce", 1, True), ("AllReduce", 2, True), ("Recv", None, True)]
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [wait.key for wait in source.waits(0)] == [two.key]
+    nccl.channel_ends(from_peer, receiving, nccl.timer())
+    nccl.run(communicator, behind, [0])
+    source.poll()
+    assert source.waits(0) == []
+    source.stop()
 
 
 def test_what_no_channel_is_told_of_is_given_up_with_its_communicator(nccl, source):
