@@ -145,6 +145,7 @@ class NcclSource:
             "communicators": len(self.plugin.communicators()),
             "collectives": self._handed_on,
             "lost": self.plugin.lost,
+            "late_channels": self.plugin.late,
             "under_way": self.plugin.under_way,
         }
 
@@ -272,7 +273,7 @@ class NcclSource:
             channels=channels,
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,
-            attributes={"timing": "host"} if by_host else None,
+            attributes={"timing": "host"} if by_host else {"untimed": slot.why} if slot.why else None,
         )
 
 

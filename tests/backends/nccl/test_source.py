@@ -131,7 +131,71 @@ def test_what_no_channel_is_told_of_is_given_up_with_its_communicator(nccl, sour
     later = time.monotonic_ns() + plugins.PATIENCE_NS + 10**9
     assert source.plugin.take(later) == []
     nccl.finalize(communicator)
-    assert len(source.plugin.take(later)) == 1
+    assert source.plugin.take(later) == []
+    (slot,) = source.plugin.take(later + plugins.PARTING_NS)
+    assert slot.why == "NCCL told of no channels"
+
+
+def test_a_communicator_without_channels_leaves_room_and_loses_nothing(nccl, source):
+    communicator = nccl.init(6, 14, b"", 1, 2, 0)
+    busy = nccl.init(6, 15, b"", 1, 2, 0)
+    hung = nccl.launch(busy, 0, b"Broadcast", 0, b"ncclInt8", 1, 0, 1)
+    channel = nccl.channel_begins(busy, hung, 0, nccl.timer())
+    lost, at, count, taken = source.plugin.lost, time.monotonic_ns(), 0, []
+    for turn in range(12):
+        for _ in range(plugins.SLOTS // 4):
+            nccl.launch(communicator, 0, b"AllReduce", count, b"ncclFloat32", 1, 0, 0)
+            count += 1
+        taken += source.plugin.take(at + turn * 100_000_000)
+    assert source.plugin.lost == lost
+    assert source.plugin.under_way <= plugins.SLOTS - plugins.SLOTS // 4
+    assert {(slot.why, slot.channels) for slot in taken} == {("given up for others to have room", ())}
+    nccl.channel_ends(busy, channel, nccl.timer())
+    nccl.finalize(communicator)
+    for turn in range(200, 203):
+        taken += source.plugin.take(at + turn * 100_000_000)
+    numbers = [int.from_bytes(slot.event[24:32], "little") for slot in taken if slot.event[0] == 2]
+    assert sorted(numbers) == sorted([0, *range(count)])  # that of the one that hung, too
+    assert source.plugin.under_way == 0
+
+
+def test_a_channel_that_comes_late_begins_in_nobody_elses_slot(nccl, source):
+    communicator = nccl.init(6, 16, b"", 1, 2, 0)
+    given_up = [nccl.launch(communicator, 0, b"AllReduce", n, b"ncclFloat32", 1, 0, 1) for n in range(plugins.SLOTS)]
+    late, at = source.plugin.late, time.monotonic_ns()
+    assert source.plugin.take(at) == []
+    nccl.channel_begins(communicator, given_up[0], 0, nccl.timer())  # it is being given up
+    assert len(source.plugin.take(at + plugins.PARTING_NS)) == plugins.CROWD
+    nccl.channel_begins(communicator, given_up[1], 0, nccl.timer())  # its slot is free
+    again = [nccl.launch(communicator, 0, b"AllGather", n, b"ncclFloat32", 1, 0, 1) for n in range(plugins.CROWD)]
+    assert len({*again, *given_up}) == plugins.SLOTS + plugins.CROWD  # although in the same slots
+    nccl.channel_begins(communicator, given_up[2], 5, nccl.timer())  # its slot is another's
+    assert source.plugin.late == late + 3
+    for handle in (*given_up[plugins.CROWD :], *again):
+        nccl.run(communicator, handle, [0])
+    source.poll()
+    assert [(each.name, len(each.channels)) for each in source.records] == [
+        *[("AllReduce", 1)] * plugins.CROWD, *[("AllGather", 1)] * plugins.CROWD
+    ]  # fmt: skip
+    assert source.status()["under_way"] == 0
+
+
+def test_one_whose_channel_begins_as_it_is_given_up_is_kept(nccl, source):
+    communicator = nccl.init(6, 17, b"", 1, 2, 0)
+    handle = nccl.launch(communicator, 0, b"AllReduce", 7, b"ncclFloat32", 1, 0, 1)
+    nccl.finalize(communicator)
+    later = time.monotonic_ns() + plugins.PATIENCE_NS + 10**9
+    assert source.plugin.take(later) == []
+    state = ctypes.c_uint64.from_address(handle & -nccl_code.SLOT_BYTES)
+    assert state.value == nccl_code.GIVEN_UP
+    state.value = nccl_code.LAUNCHED  # as a thread sees it that was interrupted just before it begins the channel
+    channel = nccl.channel_begins(communicator, handle, 0, nccl.timer())
+    state.value = nccl_code.GIVEN_UP
+    assert source.plugin.take(later + plugins.PARTING_NS) == []
+    assert state.value == nccl_code.LAUNCHED
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [(each.sequence, each.attributes) for each in source.records] == [(7, None)]
 
 
 def test_nothing_is_asked_while_it_is_switched_off(nccl, source):
