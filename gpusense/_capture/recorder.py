@@ -35,7 +35,7 @@ from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.device_identity import same
 from .._records.protocols import Wait
-from .._records.records import BUDGET, NO_GPU, Counters, DeviceInfo, Path, Record, UnseenInterval
+from .._records.records import BUDGET, NO_GPU, Counters, DeviceInfo, Path, Record, Unavailable, UnseenInterval
 from .._runtime import log, threads
 from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
@@ -120,6 +120,7 @@ class Recorder:
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
+        self.absent_sources: dict[str, Unavailable] = {}  # what might record here besides, and why it does not
         self.sinks = Sinks()
         self.clock = SESSION
         self.thread_names = ThreadNames()
@@ -872,9 +873,9 @@ class Recorder:
         return tuple(found)
 
     def status(self) -> dict[str, Any]:
-        if self.capture is None:
-            return {"state": "unavailable", "reason": self.absent, **self._attribution(), **self._flight_status()}
-        return {**self.capture.status(), **self._attribution(), **self._flight_status()}
+        capture = self.capture
+        found = capture.status() if capture is not None else {"state": "unavailable", "reason": self.absent}
+        return {**found, **self._attribution(), **self._flight_status(), **self._without()}
 
     def _flight_status(self) -> dict[str, Any]:
         flight = self._flight
@@ -1097,7 +1098,11 @@ class Recorder:
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
             **self._hangs(),
-            "sources": {**{source.name: source.status() for source in self.sources}, **self._manual()},
+            "sources": {
+                **self._without(),
+                **{source.name: source.status() for source in self.sources},
+                **self._manual(),
+            },
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
@@ -1109,6 +1114,9 @@ class Recorder:
     def _hangs(self) -> dict[str, Any]:
         found = [*(self._hang.found if self._hang is not None else ()), *self._waits.found]
         return {"hang": found} if found else {}
+
+    def _without(self) -> dict[str, Any]:
+        return {name: {"reason": why.reason, "hint": why.hint} for name, why in self.absent_sources.items()}
 
     def _manual(self) -> dict[str, Any]:
         ignored = self.owner.ignored()

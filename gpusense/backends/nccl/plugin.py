@@ -8,7 +8,9 @@ ever taken out; :meth:`Plugin.switch` has NCCL call nothing.
 
 import ctypes
 import os
+import platform
 import struct
+import sys
 from typing import Any, NamedTuple
 
 from ..._capi.machine import executable, shared_object
@@ -232,16 +234,41 @@ def install() -> "Plugin | Unavailable":
         return _plugin
 
 
-def _make() -> "Plugin | Unavailable":
+def why_not() -> Unavailable | None:
+    """Why NCCL will tell this process nothing through gpusense; None where nothing is in the way. Changes nothing."""
+    if _plugin is not None:
+        return None
     chosen = os.environ.get(VARIABLE, "")
     if chosen not in ("", IN_THE_PROCESS):  # the latter stands here if a parent has set it, too
-        return Unavailable("nccl", f"{VARIABLE} names another profiler", f"unset {VARIABLE}")
+        return Unavailable("nccl", f"{VARIABLE} names another profiler, {chosen}, which stays", f"unset {VARIABLE}")
     if any(_is_defined(f"ncclProfiler_v{version}") for version in range(1, 10)):
         return Unavailable("nccl", "another profiler for NCCL is in the process")
+    found = _installed() if not chosen else None
+    if found is not None:
+        return Unavailable("nccl", f"NCCL takes the profiler {found}, which stays", f"{VARIABLE}={IN_THE_PROCESS}")
+    if executable.native(code.CODES) is None:
+        return Unavailable("nccl", f"no code for {sys.platform} on {platform.machine()}")
+    return None
+
+
+def _installed() -> str | None:
+    """The profiler that NCCL finds by its name where no variable names one."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    for folder in (*folders, "/usr/local/lib", "/usr/lib64", "/usr/lib", f"/usr/lib/{platform.machine()}-linux-gnu"):
+        path = os.path.join(folder, "libnccl-profiler.so")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+def _make() -> "Plugin | Unavailable":
+    absent = why_not()
+    if absent is not None:
+        return absent
     native = executable.native(code.CODES)
     image = native and shared_object.data_object(os.uname().machine, [f"ncclProfiler_v{n}" for n in VERSIONS], 48)
     if native is None or image is None:
-        return Unavailable("nccl", f"no code for {os.uname().machine} yet")
+        return Unavailable("nccl", f"no code for {platform.machine()}")
     try:
         made = Plugin(native, image)
     except (OSError, AttributeError) as error:

@@ -268,14 +268,24 @@ def test_one_that_hangs_is_named_and_its_place_is_not_taken(nccl, source):
     assert source.records[-1].name == "AllReduce"
 
 
-def test_a_profiler_that_the_user_chose_is_left_alone(run_python, build_library):
+def test_a_profiler_that_the_user_chose_is_left_alone_and_named(run_python, build_library, tmp_path):
+    (tmp_path / "libnccl-profiler.so").write_bytes(b"theirs")
     path = build_library("libnccl.c", "libnccl.so.2", "-ldl")
     done = run_python(
         f"""
 import ctypes, os
 from gpusense.backends.nccl import plugin
-os.environ[plugin.VARIABLE] = "/opt/their/profiler.so"
+os.environ[plugin.VARIABLE] = "/opt/nccl/libnccl-profiler-inspector.so"
 print(plugin.install().reason)
+os.environ[plugin.VARIABLE] = ""
+os.environ["LD_LIBRARY_PATH"] = {str(tmp_path)!r}  # NCCL would find it by its name
+print(plugin.install().reason)
+from gpusense import doctor, enable, get_tracer
+from gpusense.integrations import nccl
+print({{row.name: row for row in doctor.environment()}}["collectives"].reason)
+enable()
+print(nccl.instrument().hint)
+print(get_tracer().status()["nccl"]["reason"] == get_tracer().session().meta["sources"]["nccl"]["reason"])
 os.environ[plugin.VARIABLE] = plugin.IN_THE_PROCESS  # as a parent with gpusense leaves it
 made = plugin.install()
 print(type(made).__name__, plugin.install() is made, made.used)
@@ -285,8 +295,13 @@ fake.fake_init(6, 1, None, 1, 1, 0)
 print(made.used)
 """
     )
-    assert done.stdout.split("\n")[:3] == [
-        "NCCL_PROFILER_PLUGIN names another profiler",
+    theirs = f"NCCL takes the profiler {tmp_path}/libnccl-profiler.so, which stays"
+    assert done.stdout.split("\n")[:7] == [
+        "NCCL_PROFILER_PLUGIN names another profiler, /opt/nccl/libnccl-profiler-inspector.so, which stays",
+        theirs,
+        theirs,
+        "NCCL_PROFILER_PLUGIN=STATIC_PLUGIN",
+        "True",
         "Plugin True False",
         "True",
     ], done
