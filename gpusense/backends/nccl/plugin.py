@@ -60,7 +60,7 @@ class Slot(NamedTuple):
     ended_ns: int  # 0: the host is still launching it
     channels_begun: int
     channels_ended: int
-    thread: int
+    thread: int  # that launched it, as Python numbers threads
     first_ns: int  # device: start of the channel that was told first
     first_seen_ns: int  # host: when that was; 0: no channel has begun
     last_seen_ns: int  # host: when the last end was told
@@ -94,6 +94,7 @@ class Plugin:
         ):
             self._words[place // 8] = value
         base = executable.map_first(code.image(native, self._control)).address
+        self._distance = executable.thread_distance(base + native.entries["thread"])
         self._name = ctypes.create_string_buffer(b"gpusense")
         self._library = _load(image)
         functions = [base + native.entries[name] for name in ("start", "stop", "state", "finalize")]
@@ -132,6 +133,8 @@ class Plugin:
             state, identity, version, nodes, ranks, rank = struct.unpack_from("<QQIIII", raw)
             if not state:  # it is being made
                 continue
+            if version < events.TELLS_RANKS:  # what stands there was in registers by chance
+                nodes = ranks = rank = 0
             name = raw[code.ROW_NAME :].split(b"\0", 1)[0].decode("utf-8", "replace")
             found[row] = Communicator(row, version, identity, name, nodes, ranks, rank, state == 2)
         return found
@@ -196,7 +199,7 @@ class Plugin:
             self._look_at_all(asked)
         found, still = [], []
         for ticket in self._open:
-            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES))
+            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES), self._distance)
             if slot.ticket in (0, ticket):  # 0: it is being filled in; another's: there was no room
                 still.append(ticket)
                 if slot.ticket and slot.begun_ns:
@@ -294,10 +297,11 @@ def _is_defined(name: str) -> bool:
     return True
 
 
-def _slot(raw: bytes) -> Slot:
+def _slot(raw: bytes, distance: int) -> Slot:
     _, ticket, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(raw)
     times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
-    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], raw[code.EVENT :])
+    event, thread = raw[code.EVENT :], thread + distance
+    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], event)
 
 
 def _channels(at: int) -> tuple[tuple[int, int, int], ...]:

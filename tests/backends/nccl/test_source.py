@@ -46,6 +46,9 @@ def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
     assert (send.elements, send.data_type, send.bytes) == (77, "float8_e4m3", 77)
     assert (collective.algorithm, collective.protocol) == ("RING", "LL128")
     assert (send.algorithm, send.protocol) == (None, None)
+    assert collective.thread == threading.get_ident()
+    if version < 4:  # it tells nothing of a communicator as it is made
+        assert (collective.ranks, collective.nodes, collective.bytes) == (None, None, None)
     if version >= 4:
         assert (collective.ranks, collective.nodes, collective.bytes) == (16, 2, 1000 * 2 * 16)
         assert collective.duration_ns == max(e for _, _, e in spans) - min(s for _, s, _ in spans)
