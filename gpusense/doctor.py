@@ -108,12 +108,22 @@ def environment() -> list[Check]:
     """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
     from .backends.cupti.injection import is_ours
 
-    checks = [_python(), _platform(), _callbacks()]
+    checks = [_python(), _platform(), _callbacks(), _collectives()]
     for name in _INJECTIONS:
         value = os.environ.get(name)
         if value and not is_ours(value):
             checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can record"))
     return checks + _variables()
+
+
+def _collectives() -> Check:
+    """Whether NCCL can tell of its collectives, or another profiler has that place."""
+    from .backends.nccl.plugin import why_not
+
+    absent = why_not()
+    if absent is not None:
+        return Check("collectives", False, absent.reason, absent.hint)
+    return Check("collectives", True, "NCCL 2.24 or later tells of them under gpusense run")
 
 
 def _variables() -> list[Check]:

@@ -233,6 +233,13 @@ class GpuCollective(NamedTuple):
 OF_PARTS = ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter")
 
 
+def bus_factor(function: str, ranks: int) -> float:
+    """Bus bandwidth by algorithm bandwidth, as NCCL's tests define it (doc/PERFORMANCE.md)."""
+    if function == "AllReduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if function in OF_PARTS else 1.0
+
+
 class GpuAllocation(NamedTuple):
     """One allocation or release of device-visible memory (an instant)."""
 

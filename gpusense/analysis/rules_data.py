@@ -96,8 +96,18 @@ def _losses(session: Session) -> list[str]:
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Nothing completed although the device had work."""
+    """Nothing completed although the device had work, or it waited to the end for another process."""
     for found in facts.session.meta.get("hang") or ():
+        if text := found.get("text"):
+            if not found.get("ended_ns"):
+                yield Finding(
+                    "waited",
+                    sentence(one_line(str(text), 400)),
+                    ("So it was to the end of what was recorded.",),
+                    "Read under Hang in the full report where the Python threads of both ranks were.",
+                    "high",
+                )
+            continue
         running = [
             f"Running on device {row['device']}, stream {row['stream']}: {row['running']['name']}."
             for row in found["streams"]

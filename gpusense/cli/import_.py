@@ -33,6 +33,7 @@ _COUNTED = {
     "transfer": ("copy", "copies"),
     "memset": ("memset",),
     "sync": ("wait",),
+    "collective": ("collective",),
     "block": ("block",),
 }
 
@@ -160,6 +161,7 @@ def _save(path: str, trace: Any, arguments: argparse.Namespace) -> int:
     work = session.work
     counts = Counter(work.kinds[number].kind for number in work.kind)
     counts["block"] = len(session.blocks)
+    counts["collective"] = len(session.collectives)
     named = (count_text(counts[kind], *words) for kind, words in _COUNTED.items() if counts[kind])
     sys.stderr.write(f"{arguments.output}: {', '.join(named)}\n")
     for note in session.meta["notes"]:

@@ -51,7 +51,7 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
 #: Findings that are no conclusions, of which nobody need be sure.
-_FACTS = ("nothing_seen", "damaged", "capture_off", "hang")
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "waited")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -245,7 +245,10 @@ def _counters(session: Session) -> str:
 def _hang(session: Session) -> Iterator[str]:
     for found in session.meta.get("hang") or ():
         process = f"{one_line(str(found['process']), 60)}: " if found.get("process") else ""
-        yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
+        if found.get("text"):
+            yield one_line(f"{process}{found['text']}", _LONG) + ("; later it went on" if found.get("ended_ns") else "")
+        else:
+            yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
             newest = row.get("last_launched") or {}

@@ -308,7 +308,7 @@ def test_modules_that_are_slow_or_fail_in_a_vendored_copy_are_never_imported():
 #: Global names that must be the same in every copy: JSON schemas, the key under which copies meet, telemetry names.
 FIXED_NAME = re.compile(r"gpusense\.(cupti|[a-z]+/\d+)")
 TELEMETRY_NAME = re.compile(
-    r"gpusense\.(session|process|version|outcome|drop\.reason|attributes\.dropped|overhead\.(time|part)|"
+    r"gpusense\.(session|process|version|outcome|drop\.reason|attributes\.dropped|overhead\.(time|part)|hang(\.(text|absent))?|"
     r"spans(\.dropped)?|records(\.(dropped|seen|kept))?)"
 )
 
