@@ -13,7 +13,7 @@ from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
 from ..report.forms import form_of
-from . import _outputs, _runs
+from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
         execute(program)
         return 0
     atexit.register(ending.at_exit)
-    process.end_on_sigterm(ending.at_exit)
+    process.end_on_signals(ending.at_exit)
+    process.end_on_os_exit(ending.on_os_exit)
     try:
         ending.program_begins()
         execute(program)
@@ -177,6 +178,8 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     live = settings.live or (settings.otlp is not None and path is None)
     folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
     ending = Ending(folder, path, output if form is not None else None, form, settings)
+    if folder is not None:
+        _witness.call(ending.afterwards)
     try:
         _record(ending, settings, command, live)
         return ending
