@@ -106,12 +106,12 @@ def end_on_os_exit(end: Callable[[int], None]) -> None:
     children leave as they did."""
     theirs, pid = os._exit, os.getpid()
 
-    def _exit(status: int) -> None:
+    def leave(status: int) -> None:
         if os.getpid() == pid and isinstance(status, int):
             _end_in_time(lambda: end(status))
         theirs(status)
 
-    os._exit = _exit  # type: ignore[assignment]
+    os._exit = leave  # type: ignore[assignment]
 
 
 def _end_in_time(end: Callable[[], None]) -> None:

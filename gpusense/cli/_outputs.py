@@ -56,7 +56,7 @@ def set_aside(path: str) -> str | None:
     """Where the session that ``path`` holds has been moved to, so that it is not lost; None where it holds none, or one
     that a process still writes."""
     from ..session import _format
-    from ._runs import is_written
+    from ..session._paths import is_written
 
     try:
         with open(path, "rb") as file:

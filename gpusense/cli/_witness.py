@@ -13,7 +13,7 @@ from typing import NoReturn
 def call(answer: Callable[[], None]) -> None:
     """Has ``answer()`` called once this process has ended, in another one that keeps of it stderr alone. Nothing where
     that cannot be. Only from a process with one thread, before the program runs."""
-    if not hasattr(os, "pidfd_open"):
+    if not (hasattr(os, "pidfd_open") and hasattr(os, "fork")):
         return
     try:
         if len(os.listdir("/proc/self/task")) > 1:
