@@ -74,10 +74,12 @@ def lines(session: Session, root: BlockNode, width: int, most: int, why: bool = 
     yield "".join(column.head.rjust(column.wide) for column in shown) + "  block"
     for depth, node, row in times:
         indent = "  " * min(depth, _DEEPEST)
-        yield "".join(_cell(column, row).rjust(column.wide) for column in shown) + f"  {indent}{one_line(node.name)}"
+        cells = (_cell(column, row, session).rjust(column.wide) for column in shown)
+        yield f"{''.join(cells)}  {indent}{one_line(node.name)}"
         yield from _owners(node, shown, indent)
     if len(nodes) > most:
         yield f"… and {count_text(len(nodes) - most, 'more block')}"
+    yield from _left_out(session)
     yield from _reasons(session, unknown) if why else ()
 
 
@@ -92,13 +94,13 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
     groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in known)]
     table = {
         "title": "Blocks",
-        "note": "; ".join(("own: without blocks inside", *_reasons(session, unknown))),
+        "note": "; ".join(("own: without blocks inside", *_left_out(session), *_reasons(session, unknown))),
         "heads": ("Block", *(column.head for column in known)),
         "hints": ("", *(_HINTS.get(column.field, "") for column in known)),
         "groups": (("", 1), *groups),
         "depths": [min(depth, _DEEPEST) for depth, _ in times],
         "paths": [one_line(" › ".join(row.path), _PATH) for _, row in times],
-        "rows": [(one_line(row.path[-1]), *(_cell(column, row) for column in known)) for _, row in times],
+        "rows": [(one_line(row.path[-1]), *(_cell(column, row, session) for column in known)) for _, row in times],
         "values": [[getattr(row, column.field) for column in known] for _, row in times],
         "places": [place(row.path) for _, row in times],
         "more": max(0, len(nodes) - _PAGE_ROWS),
@@ -125,12 +127,22 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return shown
 
 
-def _cell(column: _Column, row: BlockTimes) -> str:
+def _left_out(session: Session) -> Iterator[str]:
+    """Why no figure is that of all passes, where some are not recorded."""
+    if count := _unrecorded(session):
+        yield f"≥: {count_text(count, 'block', 'blocks')} or more could not be recorded"
+
+
+def _unrecorded(session: Session) -> int:
+    return session.counters.failed_blocks + session.counters.shed_blocks
+
+
+def _cell(column: _Column, row: BlockTimes, session: Session) -> str:
     value = getattr(row, column.field)
     if value is None or (column.field == "passes" and not value):
         return UNKNOWN
     if column.field in ("passes", "kernels"):
-        return f"{value:,}"
+        return f"{'≥ ' if column.field == 'passes' and _unrecorded(session) else ''}{value:,}"
     return size_text(value) if column.field == "transfer_bytes" else time_text(value)
 
 

@@ -102,3 +102,15 @@ def test_names_are_inert():
     run = session(*(block((name,), at, at + 10, number=at) for at, name in enumerate(HOSTILE, 1)), end=MS)
     assert all(line.isprintable() for line in of(run))
     json.dumps(page_data(run).facts["tables"], allow_nan=False)
+
+
+def test_where_blocks_were_left_out_no_count_is_that_of_all():
+    run = training(4)
+    assert not any("≥" in row for row in of(run))
+    run.counters = run.counters._replace(shed_blocks=3)
+    _, *rows, told = of(run)
+    assert [row.split("≥ ")[1].split()[0] for row in rows] == ["1", "4", "4", "4", "4"]
+    assert told == "≥: 3 blocks or more could not be recorded"
+    (table,) = blocks.tables(run, block_tree(run), lambda _: None)
+    assert told in table["note"]
+    assert [row[3] for row in table["rows"]] == ["≥ 1", *["≥ 4"] * 4]
