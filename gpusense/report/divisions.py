@@ -55,6 +55,8 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
     return "launches" if name == STEADY and steps is not None and steps.name == "launch" else _OF.get(name, name)
 
 
+#: Work beyond the time in which the device was busy, from which it is said that some of it ran at once.
+_AT_ONCE = 0.05
 #: Where the mean of the steps is so far from the middle one, some are far longer than the others.
 _FAR = 0.05
 
@@ -92,6 +94,17 @@ class Division(NamedTuple):
     @property
     def busy_share(self) -> float:
         return min(1.0, self.share(self.busy_ns))
+
+    @property
+    def at_once(self) -> str:
+        """What the shares of its operations are together, and why that is more than the device was busy; else empty."""
+        together = sum(row.total_ns for row in self.operations)
+        if together <= (1 + _AT_ONCE) * self.busy_ns:
+            return ""
+        return (
+            f"work that ran at the same time counts each time: {percent_text(self.share(together))} of the {self.of} "
+            f"together, {percent_text(self.busy_share)} where each moment counts once"
+        )
 
     @property
     def steps(self) -> Steps | None:
@@ -201,6 +214,12 @@ class Divisions:
     def judged(self) -> list[Division]:
         """Of each device in the phase in which time can be saved; the whole run of a session that has sums alone."""
         return [one for one in self.all if one.judged] or self.of(ALL)
+
+    def at_once(self, phase: str) -> list[str]:
+        """Of each device in one phase why its shares are so much together, where they are."""
+        found = self.of(phase)
+        told = [(f"{one.device}: " if len(found) > 1 else "", one.at_once) for one in found]
+        return [f"{device}{text}" for device, text in told if text]
 
     @cached_property
     def names(self) -> list[str]:

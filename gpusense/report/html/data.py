@@ -96,6 +96,7 @@ def _phase(
         "label": "whole run" if name == ALL else phase_text(name, found[0].program.steps),
         "of": found[0].of,
         "judged": judged,
+        "at_once": "; ".join(divisions.at_once(name)),
         "note": f"{steps.number:,} × {time_text(steps.median_ns)}" if steps is not None else _length(found),
         "steps": None if steps is None else steps.number,
         "tiles": _tiles(session, facts, found),

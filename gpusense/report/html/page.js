@@ -42,6 +42,7 @@ function shares() {
         h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));
     });
     section.replaceChildren(h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, `share of the ${phase.of}; how long single calls took`)),
+      ...(phase.at_once ? [h("p", { class: "quiet" }, `Shares: ${phase.at_once}.`)] : []),
       ...(rows.length ? rows : [h("p", { class: "quiet" }, "Nothing ran on a device in this phase.")]));
     again();
     if (section.isConnected) started.forEach((fit) => fit());
