@@ -41,6 +41,7 @@ def finding(
         "phase": view.name,
         "share": view.share(saving),
         "step_ns": None if per_step is None else round(per_step),
+        "device": view.called,
         **more,
     }
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
@@ -486,6 +487,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
             where=f"every {every} steps" if every else "between steps",
             share=lost / found.whole,
             step_ns=round(lost / steps.number),
+            device=view.called,
         )
 
 
@@ -617,6 +619,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
             unusual if unusual > 0 else None,
             phase=START_UP,
             share=spent / (high - low),
+            device=view.called,
         )
 
 

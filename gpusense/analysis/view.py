@@ -95,6 +95,12 @@ class View:
         self._off = intersect(self.spans, off)
         self._unknown = off
 
+    @property
+    def called(self) -> str:
+        """ "GPU 0"; of a merged session "rank 1 · GPU 0"."""
+        root = self.program.root
+        return self.text if root is None else f"{one_line(root, 40)} · {self.text}"
+
     def of(self, name: str) -> "View":
         """The same device in another phase."""
         return View(

@@ -29,6 +29,7 @@ _COLUMNS = (
     _Column("avg", "avg_ns", 9),
     _Column("p50", "median_ns", 9),
     _Column("p95", "p95_ns", 9),
+    _Column("max", "max_ns", 9),
     _Column("stddev", "std_ns", 9),
     _Column("GPU", "kernel_ns", 9),
     _Column("kernels", "kernels", 9),
@@ -39,7 +40,9 @@ _COLUMNS = (
 )
 #: What each column of the page is of, and what it says where its head does not.
 _OF = {
-    **dict.fromkeys(("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "std_ns"), "time it was open"),
+    **dict.fromkeys(
+        ("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "max_ns", "std_ns"), "time it was open"
+    ),
     **dict.fromkeys(("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"), "work of the device it launched"),
     **dict.fromkeys(("wait_ns", "host_ns"), "of that time, the host"),
 }
@@ -50,6 +53,7 @@ _HINTS = {
     "avg_ns": "of one call",
     "median_ns": "half of the calls took no longer",
     "p95_ns": "95 % of the calls took no longer",
+    "max_ns": "the longest call",
     "std_ns": "standard deviation of one call",
     "kernel_ns": "each piece of it for itself; it may run later, and beside other work",
     "kernels": "how many were launched in it",
@@ -59,7 +63,10 @@ _HINTS = {
     "host_ns": "the rest: the host worked, or waited for something else",
 }
 #: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
-_LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg"), 24
+_LEFT_OUT, _NAME = (
+    ("stddev", "bytes", "host", "p50", "copies", "waits", "max", "p95", "kernels", "own", "GPU", "avg"),
+    24,
+)
 _CAPTURED = 42
 
 

@@ -55,8 +55,6 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
     return "launches" if name == STEADY and steps is not None and steps.name == "launch" else _OF.get(name, name)
 
 
-#: Work beyond the time in which the device was busy, from which it is said that some of it ran at once.
-_AT_ONCE = 0.05
 #: Where the mean of the steps is so far from the middle one, some are far longer than the others.
 _FAR = 0.05
 
@@ -97,9 +95,9 @@ class Division(NamedTuple):
 
     @property
     def at_once(self) -> str:
-        """What the shares of its operations are together, and why that is more than the device was busy; else empty."""
+        """Why the shares of its operations are more than 100 % together; empty where they are not."""
         together = sum(row.total_ns for row in self.operations)
-        if together <= (1 + _AT_ONCE) * self.busy_ns:
+        if together <= self.length_ns:
             return ""
         return (
             f"work that ran at the same time counts each time: {percent_text(self.share(together))} of the {self.of} "

@@ -32,7 +32,7 @@ def blind():
 def test_every_figure_is_there_where_there_is_room():
     heads, *rows = of(training(4))
     assert heads.split() == [
-        *("total", "own", "calls", "avg", "p50", "p95", "stddev"),
+        *("total", "own", "calls", "avg", "p50", "p95", "max", "stddev"),
         *("GPU", "kernels", "copies", "bytes", "waits", "host", "block"),
     ]
     assert [row[heads.index("block") :] for row in rows] == [
@@ -50,7 +50,7 @@ def test_a_narrow_screen_keeps_names_total_and_calls(width):
 
 def test_a_run_without_a_gpu_says_what_took_long_and_why_the_rest_is_missing(blind):
     heads, fit, backward, *notes = of(blind)
-    assert heads.split() == ["total", "own", "calls", "avg", "p50", "p95", "stddev", "block"]
+    assert heads.split() == ["total", "own", "calls", "avg", "p50", "p95", "max", "stddev", "block"]
     assert fit.split()[:4] == ["5.00", "ms", "2.30", "ms"]
     assert backward.endswith("    0 ns    backward")
     assert notes == [
@@ -62,7 +62,7 @@ def test_a_run_without_a_gpu_says_what_took_long_and_why_the_rest_is_missing(bli
 def test_the_page_has_them(blind):
     (table, *_) = page_data(blind).facts["tables"]
     assert table["title"] == "Blocks"
-    assert table["heads"] == ("Block", "total", "own", "calls", "avg", "p50", "p95", "stddev")
+    assert table["heads"] == ("Block", "total", "own", "calls", "avg", "p50", "p95", "max", "stddev")
     assert [row[0].strip() for row in table["rows"]] == ["fit", "backward"]
     assert table["rows"][1][1] == "2.70 ms"
     assert "no NVIDIA GPU or driver was found" in table["note"]

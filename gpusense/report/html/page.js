@@ -113,7 +113,7 @@ if (data.phases.length > 1)
 if (drawn && data.phases.length > 1) drawn.phase(phase.name);
 document.getElementById("foot").append(...foot());
 document.getElementById("verdict").append(...[showFinding(data.findings[0], "Verdict")].filter(Boolean));
-document.body.append(trail);
+(drawn ? drawn.section.querySelector(".details") : document.body.lastChild).before(trail);  // on a narrow screen it stays there
 document.getElementById("tools").append(
   h("button", { type: "button", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Dark or light"),
   h("button", { type: "button", class: "wide", onclick: () => print() }, "Print"));
