@@ -12,7 +12,6 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from ..report.forms import form_of
 from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
@@ -169,7 +168,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
         return None
     for sentence in from_environment()[1]:
         _say(f"gpusense: {sentence}\n")
-    form = None if settings.output is None else form_of(settings.output)
+    form = _outputs.report_form(settings.output)
     output = None if settings.output is None else _outputs.filled(settings.output)
     if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
         raise GpuSenseError(_outputs.no_folder(output))
