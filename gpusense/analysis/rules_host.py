@@ -44,6 +44,7 @@ def finding(
         "device": view.called,
         **more,
     }
+    values["confidence"] = view.confidence(str(values["confidence"]))
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
 
 
@@ -481,7 +482,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
             ),
             "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
             "it less often.",
-            "high",
+            view.confidence(),
             round(lost),
             phase=STEADY,
             where=f"every {every} steps" if every else "between steps",
