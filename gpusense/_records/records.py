@@ -288,8 +288,12 @@ class ComputeBlock(NamedTuple):
         return self.elements * 1e9 / duration if self.elements is not None and duration > 0 else None
 
 
+#: Attribute of a block that had not ended when recording did; its end is that of the recording.
+OPEN_AT_END = "gpusense.open_at_end"
+
+
 class BlockRecord(NamedTuple):
-    """One finished ``trace()`` block."""
+    """One finished ``trace()`` block; see :data:`OPEN_AT_END` for one that was not."""
 
     name: str
     block_id: int

@@ -40,6 +40,7 @@ class Finding(NamedTuple):
     where: str = ""  # the block, the line or the kernels that it is about
     share: float | None = None  # of the phase, 0…1; of what ``saving_ns`` could save
     step_ns: int | None = None  # of ``saving_ns`` in each step; None where there are no steps
+    device: str = ""  # that it is about: "GPU 0", of a merged session "rank 1 · GPU 0"; "" where it is about all
 
     def __str__(self) -> str:
         """The title, what it rests on, and what to try, a line each."""

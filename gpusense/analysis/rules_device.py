@@ -591,7 +591,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                 ),
             ),
             fix,
-            "high",
+            view.confidence(),
             phase=view.name,
             share=0.0,
             where=view.label(top[0][0]) if top else "",

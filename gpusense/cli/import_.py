@@ -11,6 +11,7 @@ from typing import Any
 
 from .._runtime.errors import GpuSenseError, SessionError
 from .._runtime.text import count_text, terminal
+from ..report.forms import chosen
 from ._arguments import microseconds
 from ._call_places import CallPlaces
 
@@ -67,6 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     if len(words) > 1 + is_strace:
         raise GpuSenseError("one file at a time; gpusense report takes the sessions of several together")
     path = words[-1]
+    chosen(arguments.output, "session", ("session",))
     if arguments.output is None:
         arguments.output = _output(path)
     with _open(path) as file:

@@ -85,6 +85,7 @@ def summary(
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
         *map(style.line, _top(divisions)),
+        *(line for text in _at_once(divisions) for line in style.wrapped(text, paint="dim")),
         *(line for text in (*_copies(divisions), *_idle(divisions), *_waits(facts)) for line in style.wrapped(text)),
         *(line for text in counted for line in style.wrapped(text, paint="dim")),
         *added,
@@ -129,7 +130,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     yield from _others(found, style)
     width = style.width if style.cuts else _ANY_WIDTH
     for title, rows in (
-        ("Phases", _phases(divisions)),
+        ("Phases", _phases(divisions, style)),
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
         *_operations(divisions, width),
@@ -383,6 +384,11 @@ def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     return lines
 
 
+def _at_once(divisions: Divisions) -> list[str]:
+    """Why shares of the phase that is judged are more than 100 % together."""
+    return [sentence(text) for text in divisions.at_once(divisions.judged[0].phase)][:2] if divisions.judged else []
+
+
 def _copies(divisions: Divisions) -> list[str]:
     copies = [row for one in divisions.judged for row in one.operations if row.kind == "transfer"]
     if not copies:
@@ -492,7 +498,7 @@ def _named(row: Operation) -> str:
 _KINDS = {"transfer": "copy", "sync": "wait"}
 
 
-def _phases(divisions: Divisions) -> Iterator[str]:
+def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     """Each phase of each device: how long, how busy, what it holds."""
     rows = [
         (
@@ -509,6 +515,7 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     yield f"{'phase':<{wide}}{'length':>10}{head:>10}  most of it"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
+    yield from _prose(_at_once(divisions), style)
 
 
 def _count(one: Division) -> str:

@@ -29,6 +29,7 @@ from gpusense.backends.amd import sysfs as amd_sysfs
 from gpusense.backends.drm import source as drm_files
 from gpusense.backends.nvml import source as nvml
 from gpusense.backends.wgpu import source as wgpu
+from gpusense.cli.demo import RECORDED
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -621,3 +622,23 @@ def test_a_terminal_obeys_no_name_in_a_complaint(words, capsys):
     said = capsys.readouterr()
     strict.terminal(said.err + said.out)
     assert "such" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "-o", "-", "-c", "1"), "-: a session is not written to standard output; name a file"),
+        (("run", "-o", "x.md", "-c", "1"), "x.md: a table in Markdown is not what this command writes"),
+        (("import", "-o", "x.html", "trace.json"), "x.html: one offline HTML page is not what this command writes"),
+        (("import", "-o", "-", "trace.json"), "-: a session is not written to standard output"),
+        (("demo", "-o", "x.json"), "x.json: one JSON object, schema gpusense.report/1 is not what this command writes"),
+        (("report", "--json", "-o", "x.html", "DEMO"), "x.html: the suffix asks for one offline HTML page, --json"),
+        (("diff", "-o", "x.pftrace", "DEMO", "DEMO"), "x.pftrace: a native Perfetto trace for ui.perfetto.dev is not"),
+        (("diff", "--json", "-o", "x.md", "DEMO", "DEMO"), "x.md: the suffix asks for a table in Markdown, --json for"),
+    ],
+)
+def test_a_suffix_that_contradicts_the_command_writes_nothing(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([RECORDED if word == "DEMO" else word for word in words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
