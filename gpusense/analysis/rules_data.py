@@ -8,7 +8,7 @@ from .._runtime.text import count_text, one_line, percent_text, sentence, time_t
 from ..session import Session
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import processes_of
+from .processes import processes_of
 from .unwritten import absent_text, ignored, untimed, untimed_text, untraced, unwritten, without_work
 
 #: Of the phase that is judged: less of it unseen changes nothing.
