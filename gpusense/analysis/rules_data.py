@@ -9,7 +9,7 @@ from ..session import Session
 from ..session._builder import ENDED_EARLY
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import processes_of
+from .processes import processes_of
 from .unwritten import absent_text, ignored, untimed, untimed_text, untraced, unwritten, without_work
 
 #: Of the phase that is judged: less of it unseen changes nothing.

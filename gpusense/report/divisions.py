@@ -205,8 +205,15 @@ class Divisions:
         return list({id(views[0].program): views[0].program for views in self.views.values()}.values())
 
     def of(self, phase: str) -> list[Division]:
-        """Of each device in one phase."""
-        return [one for one in self.all if one.phase == phase]
+        """Of each device in one phase; not to be changed."""
+        return self._by_phase.get(phase, [])
+
+    @cached_property
+    def _by_phase(self) -> dict[str, list[Division]]:
+        found: dict[str, list[Division]] = {}
+        for one in self.all:
+            found.setdefault(one.phase, []).append(one)
+        return found
 
     @cached_property
     def judged(self) -> list[Division]:

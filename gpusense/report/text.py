@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from .._records.device_identity import device_of
-from .._records.records import NO_GPU, DeviceInfo
+from .._records.records import NO_GPU
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import findings
@@ -178,7 +178,8 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -> list[str]:
     """What ran, on what, and for how long; its phases, and how busy the device was in the one that matters."""
     devices = devices_seen(session)
-    names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
+    worked = {device_of(facts.session.devices, time.backend, time.device) for time in facts.times}
+    names = Counter(one_line(device.name, 40) for device in devices if device in worked)
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     none = "" if facts.device_operations else "no device seen"
@@ -224,10 +225,6 @@ def _program(session: Session) -> str:
     words = str(run.get("command") or "").split()
     script = next((word for word in words if word.endswith(".py")), " ".join(words))
     return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
-
-
-def _worked(facts: Facts, device: DeviceInfo) -> bool:
-    return any(device_of(facts.session.devices, time.backend, time.device) == device for time in facts.times)
 
 
 def _counters(session: Session) -> str:
