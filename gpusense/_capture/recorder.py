@@ -783,7 +783,7 @@ class Recorder:
         self._of_sources(ask)
         new, flight = self._waits.look(waits), self._flight
         for found in new:
-            log.once(f"wait {found['text']}", "gpusense: %s", found["text"])
+            log.once(f"wait {found['text']}", "%s", found["text"])
             if "run" in self.facts:
                 _say(found["text"])
             if flight is not None:

@@ -27,7 +27,8 @@ def devices(monkeypatch):
 
     def have(count):
         reasons = () if count else (Unavailable("nvml", "no driver"), Unavailable("amd_sysfs", "no card"))
-        monkeypatch.setattr(monitor, "snapshot", lambda wanted=None, gpm=False: tuple(sample(place) for place in range(count)))
+        many = tuple(sample(place) for place in range(count))
+        monkeypatch.setattr(monitor, "snapshot", lambda wanted=None, gpm=False: many)
         monkeypatch.setattr(monitor, "sources", lambda: reasons)
 
     return have
