@@ -6,7 +6,7 @@ device at the same time, the counters are of both, and that is said.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from operator import sub
 from statistics import median
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .._records.counter_samples import AVERAGES, CounterColumns
 from .._records.device_identity import device_of
-from .._records.records import BlockRecord, Path
+from .._records.records import KINDS, BlockRecord, Path
 from .._runtime.text import count_text
 from ..session import Session
 from .facts import Facts
@@ -44,7 +44,7 @@ class BlockShares(NamedTuple):
     samples: float  # that lie in its time, in part too
     sampled_ns: int  # of :attr:`device_ns`
     device_ns: int  # in which the device did its work, pauses inside included
-    by: str  # "device", or "host" where its work was not recorded: then from opening to closing
+    by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
     shared: tuple[str, ...] = ()  # whose work is in it, too
     graphics_engine_percent: float | None = None
     sm_active_percent: float | None = None
@@ -227,7 +227,10 @@ def _places(session: Session) -> dict[Path, int]:
 def device_stretches(session: Session, device: int) -> tuple[dict[Path, tuple[list[Stretch], int]], str]:
     """For each path when the device did its work, and for how long another's beside it; and by what that is known."""
     found = _by_work(session, device)
-    return (found, "device") if found else (_by_host(session), "host")
+    if found:
+        return found, "device"
+    timed = _by_records(session, lambda record: KINDS[type(record)] == "block_time" and record.device == device)
+    return (timed, "events") if timed else (_by_records(session, lambda record: type(record) is BlockRecord), "host")
 
 
 class _Run:
@@ -294,12 +297,11 @@ def _turns(session: Session, device: int) -> Iterator[tuple[int, int, int]]:
         yield path, begin, last
 
 
-def _by_host(session: Session) -> dict[Path, tuple[list[Stretch], int]]:
-    """From opening to closing, where the device's work was not recorded."""
+def _by_records(session: Session, of: Callable[[Any], bool]) -> dict[Path, tuple[list[Stretch], int]]:
+    """The time of some records by their paths, where the device's work was not recorded."""
     found: dict[Path, list[Stretch]] = {}
-    for record in session.records:
-        if type(record) is BlockRecord:
-            found.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+    for record in filter(of, session.records):
+        found.setdefault(record.path, []).append((record.start_ns, record.end_ns))
     return {path: (_joined(spans), 0) for path, spans in found.items()}
 
 

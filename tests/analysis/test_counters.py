@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
-from gpusense._records.records import BlockRecord, DeviceInfo, GpuKernel
+from gpusense._records.records import KINDS, BlockRecord, DeviceInfo, GpuKernel
 from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, sampling_notes, series
 from gpusense.session import Session
 
@@ -119,6 +120,21 @@ def test_without_records_of_the_device_blocks_have_the_time_of_the_host():
     row = by_path(found)["a",]
     assert (row.by, row.device_ns, row.samples) == ("host", 15 * MS, pytest.approx(15))
     assert device_stretches(found, 0)[0]["a",][0] == [(T0, T0 + 15 * MS)]
+
+
+def test_without_records_of_kernels_block_times_of_the_device_come_before_those_of_the_host(monkeypatch):
+    class Timed(NamedTuple):
+        path: tuple[str, ...]
+        start_ns: int
+        end_ns: int
+        device: int
+
+    monkeypatch.setitem(KINDS, Timed, "block_time")
+    found = session(samples([0] * 10 + [50] * 10), blocks=[(("a",), 0, 10)])
+    found.records.append(Timed(("a",), T0 + 10 * MS, T0 + 20 * MS, 0))
+    found.records.append(Timed(("a",), T0, T0 + 9 * MS, 1))
+    row = by_path(found)["a",]
+    assert (row.by, row.tensor_percent, row.device_ns) == ("events", pytest.approx(50), 10 * MS)
 
 
 def test_time_without_samples_is_not_counted():
