@@ -117,8 +117,8 @@ class Tracer(Blocks, ManualRecords, Results):
         return False
 
     def follow_counters(self) -> None:
-        """Hardware counters are sampled as the settings want it."""
-        wanted = self.config.counters if self.recorder.capture is not None else None
+        """Hardware counters are sampled as the settings want it, whether kernels are recorded or not."""
+        wanted = self.config.counters
         counters = self._counters
         if counters is not None and counters.setting != wanted:
             self.end_counters()
