@@ -80,7 +80,7 @@ for _ in range(200):
     time.sleep(0.02)
     if counters()["state"] == "sampling": break
 left = gpusense.detach(without_graphs=True)
-assert left is None, left
+assert "no safe end" in left.reason, left
 assert "counters" not in tracer.status()
 gpusense.enable()
 for _ in range(200):

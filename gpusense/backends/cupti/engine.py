@@ -196,7 +196,7 @@ class Engine:
         if holder is not None:
             raise BackendError(refused, 7, f"another profiler, {holder}, uses CUPTI")
         if SAMPLED:
-            raise BackendError(refused, 7, "gpusense itself samples hardware counters")
+            raise BackendError(refused, 7, "hardware counters were sampled, and CUPTI's profiler has no safe end")
         if SUBSCRIPTION.held:
             raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
         if SUBSCRIPTION.ask(self._api) != 0:

@@ -214,7 +214,7 @@ def test_a_clock_that_was_set_is_found_anew():
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 300), st.integers(0, 3_000_000), st.integers(0, 20_000_000)), min_size=1, max_size=20
+        st.tuples(st.integers(1, 300), st.integers(0, 3_000_000), st.integers(0, 15_000_000)), min_size=1, max_size=20
     )
 )
 def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):

@@ -3,5 +3,5 @@
 In: a device. Out: :class:`CounterSample` and :class:`BlockCounters`. The tracer, doctor and integrations import it.
 """
 
-#: Devices that are sampled in this process: CUPTI must not be taken out of it meanwhile.
+#: Devices that were sampled in this process: CUPTI is not taken out of it any more, since its profiler has no safe end.
 SAMPLED: set[int] = set()

@@ -219,7 +219,6 @@ class Sampler:
     def end(self) -> None:
         """Gives the hardware back."""
         sampler, self._sampler = self._sampler, None
-        SAMPLED.discard(self.device)
         if sampler:
             try:
                 if self.running:
