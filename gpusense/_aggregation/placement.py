@@ -279,7 +279,9 @@ class Placer:
         if getattr(item, "is_slow", slow) is not slow:
             item = item._replace(is_slow=slow)
         if item.block_id is not None and self.watched.blocks:
-            self.watched.extend(self.attribution.chain(item.block_id), [_row_of(item)])
+            # What a block took on the device holds what is inside it.
+            blocks = (item.block_id,) if kind == "block_time" else self.attribution.chain(item.block_id)
+            self.watched.extend(blocks, [_row_of(item)])
         if kind in WITH_ROWS:
             self.table.add(item)
         if self.recent is not None:
