@@ -256,6 +256,10 @@ class GpuAllocation(NamedTuple):
         return self.start_ns
 
 
+#: ``timing`` of a time that is a bound.
+AT_MOST = "at_most"
+
+
 class GpuBlockTime(NamedTuple):
     """From when to when one pass of a block had the streams of a device, by events at its two ends.
 

@@ -21,7 +21,7 @@ from ..._capi.cuda_facts import count
 from ..._capi.libraries import CUDA
 from ..._capi.loading import Loaded, load
 from ..._records.protocols import OnRecords
-from ..._records.records import DeviceInfo, GpuBlockTime, Path
+from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
 from .. import cuda
@@ -41,6 +41,7 @@ BEGAN = "CUDA came into use inside the block"
 CAME = "the library that launches came into use inside the block"
 NO_CONTEXT = "the thread had no CUDA context as the block began"
 ELSEWHERE = "the block ended on another thread, which has another default stream"
+UNFINISHED_YET = "the device has not come to its end yet"
 UNFINISHED = "the device had not come to the block's end as recording ended"
 
 
@@ -405,6 +406,10 @@ class BlockTimes:
         untimed = [{"path": list(path), "reason": why, "count": n} for (path, why), n in self._untimed.copy().items()]
         return {"timed": self._timed, "untimed": untimed, "clock_error_ns": self._error_ns}
 
+    def why(self, path: Path) -> str:
+        """Why passes of a block have no time; the last reason that there was."""
+        return next((why for of, why in reversed(self._untimed.copy()) if of == path), UNFINISHED_YET)
+
     def _miss(self, path: Path, reason: str) -> None:
         key = path, reason
         if key not in self._untimed and len(self._untimed) >= MAX_REASONS:
@@ -446,7 +451,7 @@ def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int |
         end + ahead,
         place.device,
         streams=len(reaches),
-        timing="at_most" if at_most else "device",
+        timing=AT_MOST if at_most else "device",
         clock_error_ns=error_ns,
         path=closed.path,
         block_id=closed.block_id,
