@@ -90,6 +90,9 @@ def block_times(facts: Facts) -> Iterator[Finding]:
     at_most = "at most " if whole.times.device_at_most else ""
     if share <= _SLOW_HOST:
         title = f"The device was in {_block(whole)} for {at_most}{percent_text(share)} of its time: the host is slower."
+    elif 2 * whole.times.device_at_most > whole.times.device_passes:
+        of = f"{whole.times.device_at_most:,} of {count_text(whole.times.device_passes, 'pass', 'passes')}"
+        title = f"The device had nothing to do as {_block(whole)} began or ended, in {of}: it waited for the host."
     else:
         title = f"Most of the device's time is in {_block(inner)}: {_device_text(inner)}."
     evidence = [f"{_block(node)}: {_device_text(node)}, {time_text(node.times.avg_ns)} on the host." for node in rest]
