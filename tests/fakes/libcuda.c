@@ -65,7 +65,7 @@ static struct { const char *name; unsigned calls; int code; char kept[64]; } fun
 static int function_names;
 static const char *call_log[MAX_LOG];
 static unsigned call_count, correlation, stream_ids = 7; /* correlation 0 means that there is none */
-static uint64_t virtual_ns = 1000, kernel_ns = 5000, now_ns, latency_ns;
+static uint64_t virtual_ns = 1000, kernel_ns = 5000, now_ns, latency_ns, mark_ns;
 static int real_time; /* the clock of the streams is CLOCK_MONOTONIC */
 static stream_t legacy[8]; /* by device */
 static __thread stream_t per_thread;
@@ -133,6 +133,7 @@ void fake_cuda_tell_calls(int value) { tell_calls = value; }
 void fake_cuda_set_now(uint64_t value) { now_ns = value; }
 void fake_cuda_real_time(void) { real_time = 1; }
 void fake_cuda_set_latency(uint64_t value) { latency_ns = value; } /* from the call to where the stream is reached */
+void fake_cuda_set_mark(uint64_t value) { mark_ns = value; } /* from work to an event behind it, and to work behind that */
 unsigned fake_cuda_capture_breaks(void) { return capture_breaks; }
 int fake_cuda_stack_depth(void) { return depth; }
 int fake_cuda_retained(int device) { return primary[device].retained; }
@@ -799,7 +800,12 @@ int cuEventRecord(event_t *event, stream_t *stream) {
     if (on->capturing || ((uintptr_t)stream < 2 && capturing)) __sync_add_and_fetch(&capture_breaks, 1);
     uint64_t now = clock_ns();
     event->time_ns = virtual_ns;
-    if (now) event->time_ns = on->busy_until > now + latency_ns ? on->busy_until : now + latency_ns;
+    if (now && on->busy_until + mark_ns > now + latency_ns) {
+        event->time_ns = on->busy_until + mark_ns;
+        on->busy_until = event->time_ns + mark_ns;
+    } else if (now) {
+        event->time_ns = now + latency_ns;
+    }
     event->recorded = 1;
     return OK;
 }

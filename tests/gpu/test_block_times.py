@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -13,8 +14,7 @@ if not torch.cuda.is_available():
 
 import gpusense  # noqa: E402
 from gpusense._tracing import select  # noqa: E402
-from gpusense.backends.block_times.marks import CAPTURED  # noqa: E402
-from gpusense.backends.block_times.source import EMPTY_NS  # noqa: E402
+from gpusense.backends.block_times.marks import CAPTURED, EMPTY_NS  # noqa: E402
 
 #: Clocks of the processor for which the device is kept busy, so that the host is ahead of it: some 5 ms.
 AHEAD = 10_000_000
@@ -51,21 +51,22 @@ def spans(tracer, *names):
     return found
 
 
-def check(found, count):
+def check(found, count, more=0.0):
+    """The events' spans are those of the records. ``more``: microseconds that the stream takes for something else."""
     assert len(found) == count
-    apart = []
+    rows = []
     for path, (record, start, end) in found.items():
         assert record.timing == "device", (path, record)
-        apart.append((record.duration_ns - (end - start)) / 1e3)
-        allowed = 2 + 0.001 * (end - start) / 1e3
-        clock = record.clock_error_ns / 1e3
-        assert abs(apart[-1]) <= allowed, (path, record.duration_ns, end - start)
-        assert abs(record.start_ns - start) / 1e3 <= clock + allowed + 50, (path, record.start_ns - start, clock)
-    apart.sort()
-    off = sorted(abs(record.start_ns - start) for record, start, _ in found.values())
-    middle, error = apart[len(apart) // 2], next(iter(found.values()))[0].clock_error_ns
-    print(f"\n{count} blocks: events - records {apart[0]:.2f}..{middle:.2f}..{apart[-1]:.2f} us")
-    print(f"  starts off by {off[0] / 1e3:.1f}..{off[-1] / 1e3:.1f} us, clock error {error} ns")
+        rows.append(
+            ((record.duration_ns - (end - start)) / 1e3, 2 + 0.001 * (end - start) / 1e3, record.start_ns - start)
+        )
+    apart, off = sorted(row[0] for row in rows), sorted(abs(row[2]) / 1e3 for row in rows)
+    error = next(iter(found.values()))[0].clock_error_ns / 1e3
+    print(f"\n{count} blocks: events - records {apart[0]:.2f}..{apart[len(apart) // 2]:.2f}..{apart[-1]:.2f} us")
+    print(f"  starts off by {off[0]:.1f}..{off[-1]:.1f} us, clock error {error:.1f} us")
+    outside = [(difference, allowed) for difference, allowed, _ in rows if not -allowed <= difference <= allowed + more]
+    assert not outside, f"{len(outside)} of {count}: {outside[:5]}"
+    assert off[-1] <= error + 20
 
 
 def test_blocks_of_a_training_step(recording):
@@ -159,36 +160,49 @@ def test_nothing_is_put_into_a_graph_and_its_replays_are_timed(recording):
         torch.cuda._sleep(AHEAD)
     torch.cuda.synchronize()
     assert data[0].item() == STEPS * sum(range(50))
-    check(spans(recording, *[f"replay {number}" for number in range(STEPS)]), STEPS)
+    check(spans(recording, *[f"replay {number}" for number in range(STEPS)]), STEPS, more=10)  # a graph's first node
     untimed = {tuple(row["path"]): row for row in recording.recorder.block_times.status()["untimed"]}
     row = untimed["around", "captured"]
     assert (row["reason"], row["count"]) == (CAPTURED, 50)
     assert not any(path[0] == "beside the capture" for path in untimed), untimed
 
 
-def test_what_two_marks_say_with_nothing_and_with_one_kernel_in_between(recording):
+def test_marks_with_nothing_in_between_are_told_from_those_with_the_shortest_kernel(recording):
+    data, stream = torch.ones(1, device="cuda"), torch.cuda.current_stream().cuda_stream
+    with gpusense.trace("makes marks"):
+        data.add_(1)
+    (place,) = recording.recorder.block_times._places.values()
+    found = {}
+    for name in ("nothing", "one kernel"):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(4 * AHEAD)
+        made = []
+        for _ in range(300):
+            made.append(place.mark(stream))
+            if name != "nothing":
+                data.add_(1)
+        torch.cuda.synchronize()
+        gaps = found[name] = sorted(place.between(a, b) for a, b in pairwise(made))
+        print(f"\n{name} between marks: {gaps[0]}..{gaps[len(gaps) // 2]}..{gaps[-1]} ns")
+    assert found["nothing"][-1] <= EMPTY_NS < found["one kernel"][0]
+
+
+def test_blocks_without_work_are_nothing_where_the_stream_is_busy(recording):
     data = torch.ones(1, device="cuda")
-    for number in range(200):
-        if number % 50 == 0:
-            torch.cuda.synchronize()
-            torch.cuda._sleep(4 * AHEAD)
-        with gpusense.trace("nothing"):
+    torch.cuda._sleep(4 * AHEAD)
+    for _ in range(50):
+        with gpusense.trace("nothing"), gpusense.trace("nothing inside"):
             pass
         with gpusense.trace("one"):
             data.add_(1)
     torch.cuda.synchronize()
     recording.flush(10)
-    found = {"nothing": [], "one": []}
+    found = {"nothing": [], "nothing inside": [], "one": []}
     for record in recording.session().records:
-        if type(record) is gpusense.GpuBlockTime and record.name in found and record.timing == "device":
+        if type(record) is gpusense.GpuBlockTime and record.name in found:
             found[record.name].append(record.duration_ns)
-    for name, durations in found.items():
-        durations.sort()
-        print(
-            f"\n{name}: {len(durations)} blocks, {durations[0]}..{durations[len(durations) // 2]}..{durations[-1]} ns"
-        )
-    assert max(found["nothing"]) <= EMPTY_NS
-    assert set(found["nothing"]) == {0}
+    print(f"\none kernel: {min(found['one'])}..{max(found['one'])} ns")
+    assert set(found["nothing"]) == set(found["nothing inside"]) == {0}
     assert 0 not in found["one"]
 
 
@@ -202,8 +216,19 @@ for number in range(10):
     with gpusense.trace("step"):
         for _ in range(200): data.mul_(1)
         torch.cuda.synchronize()
+import time
 tracer = gpusense.get_tracer()
 tracer.flush(5)
+spent = []
+for number in range(20):
+    began = time.perf_counter_ns()
+    for _ in range(100):
+        with gpusense.trace("cost"): pass
+    spent.append((time.perf_counter_ns() - began) / 100)
+    tracer.flush(5)
+spent.sort()
+tracer.reset()
+print(f"a block costs {spent[0] / 1e3:.1f}..{spent[10] / 1e3:.1f}..{spent[-1] / 1e3:.1f} us")
 print(tracer.status()["state"], tracer.session().meta["sources"]["block_times"])
 print([(r.name, r.duration_ns, r.timing) for r in tracer.session().records if type(r).__name__ == "GpuBlockTime"])
 try:
@@ -219,6 +244,6 @@ print(tracer.recorder.block_times.status())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     print(done.stdout, done.stderr[-3000:])
-    assert "blocks" in done.stdout
     assert "the program's: " in done.stdout
     assert done.stderr.count("gpusense:") <= 2
+    assert "blocks" in done.stdout.splitlines()[1]

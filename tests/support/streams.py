@@ -4,12 +4,14 @@ import ctypes
 from ctypes import byref, c_uint64, c_void_p
 
 from gpusense._attribution.open_blocks import block_ids, innermost
-from gpusense.backends.block_times import marks
+from gpusense.backends.block_times import marks, source
 
 BEGIN = 1_000_000_000
 #: From the call to where an idle stream comes to an event.
 LATENCY = 4_000
 LOOK = 100
+#: From work to a mark behind it, and from a mark to the work behind it.
+MARK = 1_500
 
 
 class Driver:
@@ -17,7 +19,7 @@ class Driver:
 
     def __init__(self, path, monkeypatch):
         self.library = ctypes.CDLL(str(path))
-        for name in ("set_now", "set_latency", "work"):
+        for name in ("set_now", "set_latency", "set_mark", "work"):
             function = self.library[f"fake_cuda_{name}"]
             function.argtypes = (c_void_p, c_uint64) if name == "work" else (c_uint64,)
             setattr(self, name, function)
@@ -25,8 +27,10 @@ class Driver:
         self.library.fake_cuda_set_live(1)
         self.now = BEGIN
         self.set_latency(LATENCY)
+        self.set_mark(MARK)
         self.at(BEGIN)
         monkeypatch.setattr(marks, "monotonic_ns", self.look)
+        monkeypatch.setattr(source, "MARK_NS", MARK)
 
     def at(self, now):
         self.now = now
