@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..._runtime import log
+from ..._runtime.interrupts import is_the_programs
 from ..._runtime.patches import Patches
 
 #: Libraries that use streams of their own and tell nobody, by the module that does it.
@@ -111,10 +112,19 @@ _HOSTS: dict[str, Meet] = {"torch": _torch, "cupy": _cupy}
 
 def _between(original: Any, leaves: Told, arrives: Told) -> Callable[..., Any]:
     def switch(*args: Any, **kwargs: Any) -> Any:
-        leaves()
+        _tell(leaves)
         try:
             return original(*args, **kwargs)
         finally:
-            arrives()
+            _tell(arrives)
 
     return switch
+
+
+def _tell(told: Told) -> None:
+    try:
+        told()
+    except Exception as error:  # nothing of ours reaches the library
+        if is_the_programs(error):
+            raise
+        log.exception("streams", "gpusense: a change of streams was not noticed")

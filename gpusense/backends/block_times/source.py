@@ -24,6 +24,7 @@ from ..._records.protocols import OnRecords
 from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
+from ..._runtime.interrupts import is_the_programs
 from .. import cuda
 from ..cupti.synchronize import relaxed
 from .hosts import Hosts, silent
@@ -154,10 +155,7 @@ class BlockTimes:
 
     def _begin(self, blocks: Iterable[Opened]) -> None:
         """The thread is on its current streams from now on, in all of ``blocks``."""
-        try:
-            streams = self._streams()
-        except Failed as error:
-            streams = str(error)
+        streams = self._streams()
         if isinstance(streams, str):
             for opened in blocks:
                 opened.reason = opened.reason or streams
@@ -200,8 +198,8 @@ class BlockTimes:
 
     def _leaves(self) -> None:
         blocks = list(self._here())
-        streams = self._streams_or_none() if blocks else []
-        for stream in streams:
+        streams = self._streams() if blocks else ""
+        for stream in () if isinstance(streams, str) else streams:
             key = stream.place, stream.handle
             of = [opened for opened in blocks if key in opened.spans and opened.spans[key].end is None]
             reason = self._end([opened.spans[key] for opened in of])
@@ -242,15 +240,18 @@ class BlockTimes:
         self._current_context(byref(context))
         return context.value or 0
 
-    def _streams_or_none(self) -> list[Stream]:
-        try:
-            streams = self._streams()
-        except Failed:
-            return []
-        return [] if isinstance(streams, str) else streams
-
     def _streams(self) -> list[Stream] | str:
-        """Those that this thread launches on; or why nobody knows. Raises :class:`Failed`."""
+        """Those that this thread launches on; or why nobody knows."""
+        try:
+            return self._ask_for_streams()
+        except Failed as error:
+            return str(error)
+        except Exception as error:  # a library's
+            if is_the_programs(error):
+                raise
+            return f"{type(error).__name__}: {error}"
+
+    def _ask_for_streams(self) -> list[Stream] | str:
         current = self._context()
         told = self._hosts.streams(self._devices)
         if not told:
@@ -280,11 +281,16 @@ class BlockTimes:
             place = self._places[context] = Place(self._api, context)
         return place
 
-    def _primary_of(self, device: int) -> int:
-        """The context that the program made there; 0 where it made none."""
-        flags, active, context = c_uint(), c_int(), c_void_p()
+    def _is_active(self, device: int) -> bool:
+        """Whether the program has made the context that the runtime uses there."""
+        flags, active = c_uint(), c_int()
         code = self._api.cuDevicePrimaryCtxGetState(device, byref(flags), byref(active))
-        if code or not active.value or self._api.cuDevicePrimaryCtxRetain(byref(context), device):
+        return not code and bool(active.value)
+
+    def _primary_of(self, device: int) -> int:
+        """That context; 0 where there is none."""
+        context = c_void_p()
+        if not self._is_active(device) or self._api.cuDevicePrimaryCtxRetain(byref(context), device):
             return 0
         self._api.cuDevicePrimaryCtxRelease_v2(device)  # active anyway: only its handle was wanted
         self._primary[device] = context.value or 0
@@ -303,11 +309,12 @@ class BlockTimes:
         return False
 
     def _look_at_contexts(self) -> None:
-        self._devices = tuple(device for device in range(count(self._api)) if self._primary_of(device))
+        self._devices = tuple(device for device in range(count(self._api)) if self._is_active(device))
         for context, place in self._places.copy().items():
             place.look()
             if place.gone:
                 del self._places[context]
+                self._primary.clear()
         if len(self._open) > _SWEEP_AT:
             for number, opened in self._open.copy().items():
                 if opened.block() is None:

@@ -116,6 +116,19 @@ def test_a_switch_that_fails_is_the_librarys_and_the_stream_is_looked_at_all_the
     assert told == ["leaves", "arrives"]
 
 
+def test_what_fails_in_us_does_not_reach_the_library(torch, caplog, monkeypatch):
+    monkeypatch.setattr(hosts.log, "_said", set())
+
+    def fails():
+        raise ValueError("ours")
+
+    found = hosts.Hosts(fails, fails)
+    found.look()
+    assert torch.cuda.set_stream(80) == "set"
+    assert "a change of streams was not noticed" in caplog.text
+    found.forget()
+
+
 def test_libraries_that_tell_nobody_are_known(monkeypatch):
     for name in hosts.SILENT:
         monkeypatch.delitem(sys.modules, name, raising=False)

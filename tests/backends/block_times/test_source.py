@@ -279,6 +279,16 @@ def test_of_a_library_that_tells_nobody_nothing_is_known(times, monkeypatch):
     assert untimed(times) == {("b",): ("JAX tells nobody which streams it uses", 1)}
 
 
+def test_a_library_that_fails_when_it_is_asked_is_a_reason(times, monkeypatch):
+    def ask(_):
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": lambda *_: ask})
+    with times.block():
+        pass
+    assert untimed(times) == {("b",): ("RuntimeError: the device is lost", 1)}
+
+
 def test_cuda_and_a_library_may_come_while_a_block_is_open(driver, no_library, monkeypatch):
     driver.library.fake_cuda_set_live(0)
     times = BlockTimes()
