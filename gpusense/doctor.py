@@ -37,8 +37,10 @@ _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
 
 
 def report() -> list[Check]:
-    """Every backend, in the order they are asked, then what else capture depends on. Opens them; starts no capture."""
-    return [*backends(), *environment()]
+    """Every backend, in the order they are asked, what can be measured without recording kernels, then what else
+    capture depends on. Opens the backends; starts no capture."""
+    checks = backends()
+    return [*checks, *levels(checks), *environment()]
 
 
 def backends() -> list[Check]:
@@ -46,6 +48,45 @@ def backends() -> list[Check]:
     from .backends import BACKENDS
 
     return [_backend(row.name, _opened(row.name)) for row in BACKENDS]
+
+
+def levels(checks: Sequence[Check]) -> list[Check]:
+    """What an NVIDIA card tells without a record of each kernel, the least first, and what would give the next.
+
+    Empty where ``checks``, of the backends, found no NVIDIA driver.
+    """
+    rows = {check.name: check for check in checks}
+    if not (rows["cuda"].available or rows["nvml"].available):
+        return []
+    known = [device for device in devices(checks)[0] if device.vendor == "nvidia"]
+    newest = max((device.compute_capability or (0, 0) for device in known), default=(0, 0))
+    return [_block_times(rows["cuda"]), _averages(rows["nvml"], newest), _counters(rows["cupti"], newest)]
+
+
+def _block_times(cuda: Check) -> Check:
+    how = "CUDA events at the edges of blocks: gpusense run --light"
+    return Check("block times", cuda.available, how if cuda.available else cuda.reason)
+
+
+def _averages(nvml: Check, newest: tuple[int, int]) -> Check:
+    reason = nvml.reason
+    if nvml.available:
+        reason = "" if newest >= (9, 0) else "device averages of SMs, tensor cores and memory come with Hopper"
+    how = "device averages of SMs, tensor cores and memory: gpusense monitor --gpm"
+    return Check("averages", not reason, reason or how)
+
+
+def _counters(cupti: Check, newest: tuple[int, int]) -> Check:
+    from .backends.cupti.counters import host, permission
+
+    if not cupti.available:
+        return Check("counters", False, cupti.reason, cupti.hint)
+    if newest < (7, 5):
+        return Check("counters", False, "hardware counters over time come with Turing (compute capability 7.5)")
+    for found in (permission.refusal(), host.open_api()):
+        if isinstance(found, Unavailable):
+            return Check("counters", False, found.reason, found.hint)
+    return Check("counters", True, "hardware counters over time and by block: gpusense run --counters")
 
 
 def _opened(name: str) -> Any:
@@ -67,12 +108,22 @@ def environment() -> list[Check]:
     """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
     from .backends.cupti.injection import is_ours
 
-    checks = [_python(), _platform(), _callbacks()]
+    checks = [_python(), _platform(), _callbacks(), _collectives()]
     for name in _INJECTIONS:
         value = os.environ.get(name)
         if value and not is_ours(value):
             checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can record"))
     return checks + _variables()
+
+
+def _collectives() -> Check:
+    """Whether NCCL can tell of its collectives, or another profiler has that place."""
+    from .backends.nccl.plugin import why_not
+
+    absent = why_not()
+    if absent is not None:
+        return Check("collectives", False, absent.reason, absent.hint)
+    return Check("collectives", True, "NCCL 2.24 or later tells of them under gpusense run")
 
 
 def _variables() -> list[Check]:

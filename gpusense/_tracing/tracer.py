@@ -1,7 +1,6 @@
 """The live tracer: what the program calls. What runs at a boundary is in ``block``, its thread in ``_capture``."""
 
 import sys
-from collections import deque
 from collections.abc import Callable
 from os import fspath
 from typing import TYPE_CHECKING, Any
@@ -224,14 +223,19 @@ class Tracer(Blocks, ManualRecords, Results):
         if self._control is not None:
             self._control.ends(self)
         self._end_tasks()
-        if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
+        in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
+        count = self.end_open()
+        if count:
+            from ..session._unrecorded import open_at_end
+
+            recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(count)]
+        if not in_time:
             log.once("close", "CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
         elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
             log.once("close-results", "the last records were not read in time")
             recorder.give_up_end()
         end_frames()
-        self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
     def before_fork(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .._runtime.errors import GpuSenseError
 from .._runtime.text import count_text, terminal
+from ..report.forms import chosen
 from ._arguments import refuse_over_itself, share
 
 
@@ -43,9 +44,11 @@ def main(arguments: argparse.Namespace) -> int:
     from ._sessions import loaded
 
     paths = _sides(arguments.sides, arguments.before, arguments.after)
-    arguments.form = arguments.form or _form(arguments.output or "")
+    sources = [path for side in paths for path in side]
+    refuse_over_itself(arguments.output, sources)
+    arguments.form = chosen(arguments.output, "text", ("text", "json", "html", "markdown"), arguments.form)
     target = _target(arguments)
-    refuse_over_itself(target, [path for side in paths for path in side])
+    refuse_over_itself(target, sources)
     demangle.bring_in()
     before, after = ([loaded([path]) for path in side] for side in paths)
     code = int(
@@ -60,13 +63,6 @@ def main(arguments: argparse.Namespace) -> int:
     if target is not None:
         sys.stderr.write(terminal(f"written: {target}\n"))
     return code
-
-
-def _form(path: str) -> str:
-    """The form that a path asks for by its suffix."""
-    return {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown"}.get(
-        os.path.splitext(path)[1].lower(), "text"
-    )
 
 
 def _target(arguments: argparse.Namespace) -> str | None:

@@ -40,6 +40,7 @@ def _json(tested: Any, wgpu: Any) -> None:
         "schema": "gpusense.doctor/1",
         "version": __version__,
         "backends": [check._asdict() for check in checks],
+        "levels": [check._asdict() for check in doctor.levels(checks)],
         "environment": [check._asdict() for check in doctor.environment()],
         "devices": [encode(device, full=True) for device in doctor.devices(checks)[0]],
         "selftest": tested._asdict() if tested is not None else None,

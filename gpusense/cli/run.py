@@ -12,8 +12,7 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from ..report.forms import form_of
-from . import _outputs, _runs
+from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
@@ -59,7 +58,8 @@ def main(argv: list[str]) -> int:
         execute(program)
         return 0
     atexit.register(ending.at_exit)
-    process.end_on_sigterm(ending.at_exit)
+    process.end_on_signals(ending.at_exit)
+    process.end_on_os_exit(ending.on_os_exit)
     try:
         ending.program_begins()
         execute(program)
@@ -173,7 +173,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
         return None
     for sentence in from_environment()[1]:
         _say(f"gpusense: {sentence}\n")
-    form = None if settings.output is None else form_of(settings.output)
+    form = _outputs.report_form(settings.output)
     output = None if settings.output is None else _outputs.filled(settings.output)
     if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
         raise GpuSenseError(_outputs.no_folder(output))
@@ -182,6 +182,8 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     live = settings.live or (settings.otlp is not None and path is None)
     folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
     ending = Ending(folder, path, output if form is not None else None, form, settings)
+    if folder is not None:
+        _witness.call(ending.afterwards)
     try:
         _record(ending, settings, command, live)
         return ending

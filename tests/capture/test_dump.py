@@ -11,7 +11,7 @@ from gpusense._aggregation.recent import Recent
 from gpusense._aggregation.same_kernels import SameKernels
 from gpusense._capture import dump
 from gpusense._capture.flight import Reason, Taken
-from gpusense._records.records import BlockRecord, ComputeBlock, Counters, GpuKernel, UnseenInterval
+from gpusense._records.records import BlockRecord, ComputeBlock, Counters, GpuCollective, GpuKernel, UnseenInterval
 from gpusense._records.work import COLUMNS, WorkKind, WorkTable
 from gpusense._runtime import cache
 from gpusense._runtime.errors import SessionError
@@ -23,6 +23,8 @@ ASKED = Taken([Reason("asked", T0 + 20 * S)], 0, None)
 
 
 class Known:
+    old = ()
+
     def __init__(self):
         self.unseen = [UnseenInterval(T0, T0 + S, "long ago"), UnseenInterval(T0 + 15 * S, None, "paused")]
 
@@ -38,6 +40,9 @@ class Known:
 
     def all_unseen(self):
         return self.unseen
+
+    def of_old(self):
+        return self.old
 
 
 @pytest.fixture
@@ -98,6 +103,18 @@ def test_it_holds_all_of_its_time_one_by_one(recent, tmp_path):
     assert session.devices == (device(),)
     assert session.meta["damage"] == []
     assert session.meta["complete"]
+
+
+def test_what_led_to_a_hang_is_in_it_however_old_it_is(recent, tmp_path):
+    old, inside = (GpuCollective("AllReduce", T0 + at * S, T0 + at * S + 5, "ab", sequence=at) for at in (3, 12))
+    hangs = inside._replace(start_ns=T0 + 13 * S, end_ns=T0 + 13 * S + 5, sequence=13, device_start_ns=T0 + 14 * S)
+    recent.add(inside)
+    known = Known()
+    known.old = [old, inside, hangs]
+    session = dumped(recent, tmp_path / "a", known=known)
+    assert [each.sequence for each in session.collectives] == [12, 3, 13]
+    assert session.meta["start_ns"] == T0 + 10 * S
+    assert (session.counters.kept, session.meta["damage"]) == (3, [])
 
 
 def test_it_says_why_it_is_there(recent, tmp_path):

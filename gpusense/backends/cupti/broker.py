@@ -361,10 +361,7 @@ class Hub:
         finally:
             if self._reader == ident:
                 self._reader = 0
-            try:
-                self._reading.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._reading)
         return refused or ("" if emptied else "the program launched faster than records can be read")
 
     def _drain(self) -> bool:

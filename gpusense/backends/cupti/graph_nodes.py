@@ -13,7 +13,6 @@ from ..._capi.machine import executable, mailbox_code
 from ..._capi.machine import graph_code as code
 from ..._records.records import Unavailable
 from ..._runtime.errors import GpuSenseError
-from .mailbox import thread_distance
 
 ROOM = 65_536  # nodes of one capture, clones included
 _MAP_NORESERVE = 0x4000
@@ -100,4 +99,4 @@ class NodeLog:
 def _distance_of_thread_ids() -> int:
     native = executable.native(mailbox_code.CODES)
     assert native is not None  # as for the code of this module
-    return thread_distance(executable.map_first(native.machine).address + native.entries["thread"])
+    return executable.thread_distance(executable.map_first(native.machine).address + native.entries["thread"])
