@@ -920,7 +920,7 @@ class Recorder:
                     "this CUPTI does not tell which thread launched, so tasks are ambiguous where they overlap"
                 )
             limits += [
-                f"{host} tells nobody when it goes on with another task, so its tasks are ambiguous where they overlap"
+                f"{host} does not tell when it goes on with another task, so its tasks are ambiguous where they overlap"
                 for host in ("uvloop", "gevent")
                 if host in sys.modules
             ]

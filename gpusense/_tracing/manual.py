@@ -58,7 +58,7 @@ class ManualRecords:
                 elif isinstance(item, SameKernels):
                     self._append((RECORD, item))
                 else:
-                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
+                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is not a record")
             except Exception as error:  # noqa: PERF203 - the program's mistake is no reason to end it
                 if is_the_programs(error):
                     raise

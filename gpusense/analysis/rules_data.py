@@ -229,7 +229,7 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
         f"{longest_first[0]}.",
         (
             *(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first if lengths[reason] != unseen),
-            "The numbers cover the rest alone.",
+            "The numbers cover only the rest.",
         ),
         _advice(longest_first, "Record again without that, if you need the whole run."),
         "high",

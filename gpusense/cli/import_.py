@@ -110,7 +110,7 @@ def _reader(path: str, head: bytes) -> Callable[[str, Any, argparse.Namespace], 
     if path.endswith((".nsys-rep", ".qdrep", ".qdstrm")):
         raise GpuSenseError(f"{path}: export it first: nsys export --type sqlite {path}")
     tools = ", ".join(tool for tool, _ in _KNOWN)
-    raise GpuSenseError(f"{path}: this is no trace of {tools}; gpusense import alone says how to make one")
+    raise GpuSenseError(f"{path}: this is not a trace of {tools}; gpusense import without a file says how to make one")
 
 
 # ---- traces of devices

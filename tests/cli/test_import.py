@@ -56,9 +56,9 @@ def test_a_file_is_known_by_its_content(imported, name, data, made):
     ("name", "data", "why"),
     [
         ("a.nsys-rep", b"\x00\x01\x02", "nsys export --type sqlite a.nsys-rep"),
-        ("a.bin", b"\x00" * 5000, "no trace of torch.profiler"),
-        ("a.txt", b"hello\n", "no trace of torch.profiler"),
-        ("empty", b"", "no trace of torch.profiler"),
+        ("a.bin", b"\x00" * 5000, "not a trace of torch.profiler"),
+        ("a.txt", b"hello\n", "not a trace of torch.profiler"),
+        ("empty", b"", "not a trace of torch.profiler"),
         ("absent", None, "No such file"),
     ],
 )

@@ -119,7 +119,7 @@ def test_each_field_that_does_not_fit_is_logged_once_with_its_reason(tracer, cap
     assert said == [
         f"{begin}direction of GpuMemoryTransfer 'mesh': 'cpu_to_gup' is none of {directions}",
         f"{begin}bytes of GpuMemoryTransfer 'mesh': a negative number, -1",
-        f"{begin}times of GpuKernel 'k': '3' is no number",
+        f"{begin}times of GpuKernel 'k': '3' is not a number",
     ]
 
 

@@ -71,7 +71,7 @@ class Reader:
             return
         start, length = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if start is None or length is None or length < 0:
-            self.trace.leave_out("events whose time is no time")
+            self.trace.leave_out("events whose time is not a number")
             return
         args = event.get("args")
         take = _TAKES.get(category)
