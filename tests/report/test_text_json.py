@@ -78,7 +78,7 @@ def test_the_answer_has_its_parts(trained):
     lines = text.summary(trained, Style(100), "my run.gpusense")
     assert len(lines) <= 22
     assert lines[0].startswith("gpusense: NVIDIA H100 80GB HBM3 · ")
-    steps = r"19 steps of 1\d\.\d ms \(± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
+    steps = r"19 steps of 1\d\.\d ms \(median, ± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
     assert re.fullmatch(steps, lines[1])
     assert lines[2].startswith("verdict: ")
     whole = "\n".join(lines)
