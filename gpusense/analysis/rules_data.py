@@ -177,7 +177,7 @@ def hang(facts: Facts) -> Iterator[Finding]:
                     "waited",
                     sentence(one_line(str(text), 400)),
                     ("So it was to the end of what was recorded.",),
-                    "Read under Hang in the full report where the Python threads of both ranks were.",
+                    "Read under Hang in the full report where the Python threads were, above all of who did not come.",
                     "high",
                 )
             continue
