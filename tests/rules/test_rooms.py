@@ -93,6 +93,7 @@ COVERED_BY = {
     "rules/test_public_api.py": "gpusense",
     "rules/test_vendored.py": "cli.vendor",
     "session/test_format.py": "session session._session",
+    "session/test_merge.py": "analysis.unwritten",
     "session/test_writer.py": "session._paths",
     "tracing/test_manual.py": "_records.validate",
     "tracing/test_summary.py": "analysis.summary",

@@ -276,7 +276,7 @@ def test_of_a_library_that_tells_nobody_nothing_is_known(times, monkeypatch):
     monkeypatch.setattr(hosts, "SILENT", {"pytest": "JAX"})
     with times.block():
         pass
-    assert untimed(times) == {("b",): ("JAX tells nobody which streams it uses", 1)}
+    assert untimed(times) == {("b",): ("JAX does not tell which streams it uses", 1)}
 
 
 def test_a_library_that_fails_when_it_is_asked_is_a_reason(times, monkeypatch):
