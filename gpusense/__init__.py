@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         DeviceInfo,
         Direction,
         GpuAllocation,
+        GpuBlockTime,
         GpuCollective,
         GpuKernel,
         GpuMemoryTransfer,
@@ -80,6 +81,7 @@ __all__ = [
     "Direction",
     "Finding",
     "GpuAllocation",
+    "GpuBlockTime",
     "GpuCollective",
     "GpuKernel",
     "GpuMemoryTransfer",
@@ -145,6 +147,7 @@ _SOURCES = {
         "DeviceInfo",
         "Direction",
         "GpuAllocation",
+        "GpuBlockTime",
         "GpuCollective",
         "GpuKernel",
         "GpuMemoryTransfer",
@@ -386,6 +389,7 @@ def configure(
     flight_recorder: "float | None" = _UNCHANGED,
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
+    kernels: "Literal['every', 'blocks']" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

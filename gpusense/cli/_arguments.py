@@ -128,6 +128,7 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
 
 _SETTINGS = (
     *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
+    "kernels",
 )
 
 
@@ -151,6 +152,13 @@ def add_output(parser: ArgumentParser, whose: str) -> None:
 def add_settings(parser: ArgumentParser) -> None:
     """What is recorded, and how; see :func:`chosen`."""
     add = parser.add_argument
+    add(
+        "--light",
+        dest="kernels",
+        action="store_const",
+        const="blocks",
+        help="record no kernels: the device times only blocks, which costs next to nothing",
+    )
     add("--trace-all", action="store_true", default=None, help="list all work one by one, however short")
     add(
         "--threshold-us",

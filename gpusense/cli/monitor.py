@@ -125,8 +125,8 @@ def _for_prometheus(devices: Any, args: argparse.Namespace) -> int:
     try:
         with monitor.start_background(None, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
-                print(terminal(f"gpusense monitor: no device: {_why()}"), file=sys.stderr)
-                return 1
+                text = f"gpusense monitor: no device yet, so nothing is told of one: {_why()}"
+                print(terminal(text), file=sys.stderr, flush=True)
             with _served(running.latest, args.prometheus, names):
                 _write_until(ended, running.latest, args, names)
     finally:

@@ -642,3 +642,19 @@ def test_a_suffix_that_contradicts_the_command_writes_nothing(monkeypatch, capsy
     assert cli.main([RECORDED if word == "DEMO" else word for word in words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kinds", [(), ("cpu",), ("cpu", "discrete")])
+def test_a_processor_that_plays_a_device_is_none(monkeypatch, capsys, kinds):
+    """devices said 0 where monitor and top said 1."""
+    from support.sessions import H100
+
+    found = tuple(H100._replace(index=at, kind=kind) for at, kind in enumerate(kinds))
+    monkeypatch.setattr(doctor, "devices", lambda: (found, ()))
+    assert cli.main(["devices"]) == ("discrete" not in kinds)
+    told = capsys.readouterr()
+    assert told.out.count("\n") == len(kinds)
+    assert told.err == {
+        (): "No device was found; gpusense doctor says why.\n",
+        ("cpu",): "No device was found, but for a processor that plays one; gpusense doctor says why.\n",
+    }.get(kinds, "")

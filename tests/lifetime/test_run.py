@@ -210,7 +210,7 @@ def test_exit_from_under_everything(tmp_path, live):
     session = load(tmp_path / "s.gpusense")
     assert session.meta["complete"] is True
     (block,) = session.blocks
-    assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"gpusense.open_at_end": True})
+    assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"open_at_end": True})
     assert "1 block was open when recording ended, and counts up to then." in done.stderr
 
 
