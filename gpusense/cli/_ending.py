@@ -31,7 +31,7 @@ _ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
 _WITHOUT_A_WORD = "the program ended by a signal, a crash or exec; what it did in its last moments may be missing"
 _IN_MEMORY = (
     "gpusense: Nothing is kept of this run: the program ended by a signal, a crash or exec, and --live keeps records "
-    "in its memory.\n"
+    "only in its memory.\n"
 )
 
 
