@@ -64,7 +64,11 @@ def levels(checks: Sequence[Check]) -> list[Check]:
 
 
 def _block_times(cuda: Check) -> Check:
+    from ._tracing.select import control
+
     how = "CUDA events at the edges of blocks: gpusense run --light"
+    if control.settings().kernels == "blocks":
+        how = "kernels='blocks': CUDA events at the edges of blocks, and kernels are not recorded"
     return Check("block times", cuda.available, how if cuda.available else cuda.reason)
 
 

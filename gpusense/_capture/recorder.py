@@ -36,7 +36,19 @@ from .._decode.walk import restamped
 from .._records.counter_samples import CounterColumns, CounterTable
 from .._records.device_identity import same
 from .._records.protocols import Wait
-from .._records.records import BUDGET, NO_GPU, Counters, DeviceInfo, Path, Record, Unavailable, UnseenInterval
+from .._records.records import (
+    BLOCK_TIMES,
+    BLOCKS,
+    BUDGET,
+    NO_GPU,
+    NOT_USED,
+    Counters,
+    DeviceInfo,
+    Path,
+    Record,
+    Unavailable,
+    UnseenInterval,
+)
 from .._runtime import log, threads
 from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
@@ -70,6 +82,7 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
+SAID = 3  # waits for other processes that each process of a run tells on the terminal
 FOLLOW_S = 0.5  # for the thread that looks after capture; then that one follows by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
@@ -116,6 +129,7 @@ class Recorder:
         self.capture = capture
         self.owner = Owner()
         self.absent = NO_GPU  # why, where there is no capture
+        self.block_times: Any = None  # the source that has the device time blocks, in place of capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
@@ -791,7 +805,7 @@ class Recorder:
         new, flight = self._waits.look(waits), self._flight
         for found in new:
             log.once(f"wait {found['text']}", "%s", found["text"])
-            if "run" in self.facts:
+            if "run" in self.facts and found in self._waits.found[:SAID]:  # many ranks may have many each
                 _say(found["text"])
             if flight is not None:
                 flight.hangs(found["noticed_ns"], found["text"])
@@ -881,8 +895,14 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         capture = self.capture
-        found = capture.status() if capture is not None else {"state": "unavailable", "reason": self.absent}
+        found = capture.status() if capture is not None else self._without_capture()
         return {**found, **self._attribution(), **self._flight_status(), **self._without()}
+
+    def _without_capture(self) -> dict[str, Any]:
+        if self.block_times is None:
+            return {"state": "unavailable", "reason": self.absent}
+        state, reason = (BLOCKS, BLOCK_TIMES) if self.block_times.used else ("armed", NOT_USED)
+        return {"state": state, "reason": reason}
 
     def _flight_status(self) -> dict[str, Any]:
         flight = self._flight
@@ -908,7 +928,7 @@ class Recorder:
                     "this CUPTI does not tell which thread launched, so tasks are ambiguous where they overlap"
                 )
             limits += [
-                f"{host} tells nobody when it goes on with another task, so its tasks are ambiguous where they overlap"
+                f"{host} does not tell when it goes on with another task, so its tasks are ambiguous where they overlap"
                 for host in ("uvloop", "gevent")
                 if host in sys.modules
             ]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .._records.records import Aggregate, standard_deviation
 from ..session import Session
-from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
+from .calls import OF_BLOCKS, OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
 __all__ = [
     "DEVICE_KINDS",
@@ -134,7 +134,7 @@ def _group(kept: list[Calls], aggregates: list[Aggregate]) -> dict[_Key, _Group]
     for group in groups.values():
         group.durations = ordered(group.calls)
     for aggregate in aggregates:
-        if aggregate.count <= 0 or aggregate.kind == "block":
+        if aggregate.count <= 0 or aggregate.kind in OF_BLOCKS:
             continue
         key = (aggregate.kind, aggregate.name, aggregate.backend, aggregate.device, aggregate.direction)
         counted = groups.setdefault(key, _Group())
@@ -170,6 +170,9 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
 
 def spread(kept: Sequence[int], counted: Sequence[Aggregate]) -> Spread:
     """Of ``kept``, lengths in order, and what was ``counted``; at least one call in both together."""
+    if len(kept) == 1 and not counted:  # of names that come once there may be very many
+        (only,) = kept
+        return Spread(1, only, only, only, float(only), 0.0, float(only), only)
     count = len(kept) + sum(aggregate.count for aggregate in counted)
     total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
     squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)

@@ -437,7 +437,7 @@ def launch_sizes(facts: Facts) -> Iterator[Finding]:
                     ),
                     "This follows from the sizes of the launches; no counter was read.",
                 ],
-                "Give each launch more work: batch what is alike into one launch, split large blocks, or run "
+                "Give each launch more work: batch similar work into one launch, split large blocks, or run "
                 "independent kernels on several streams.",
                 confidence="medium",
                 where=heavy,

@@ -1,6 +1,7 @@
 """Blocks and totals of a session as programs get them: a row a path; what is unknown has a reason."""
 
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from .._records.records import Counters, Path
@@ -42,6 +43,9 @@ class BlockOperation(NamedTuple):
     own_ns: int | None = None  # wall time without blocks inside
     median_ns: float | None = None  # of single passes; None where too many were only summed
     p95_ns: int | None = None
+    device_ns: int | None = None  # the device's streams were in the passes that it timed; None where it timed none
+    device_count: int = 0  # how many that were
+    device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at an end
 
 
 class TraceSummary(NamedTuple):
@@ -115,13 +119,12 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
         no_memory = "no allocation was seen, or so many that some were only summed"
+    why = cache(partial(why_unknown, session))
     for node, times in nodes:
         if not times.passes or times.total_ns is None:
             continue
         allocated, peak = memory[node.path] if memory is not None else (None, None)
-        reasons = {
-            mine: why_unknown(session, field) for mine, field in _FIELDS.items() if getattr(times, field) is None
-        }
+        reasons = {mine: why(field) for mine, field in _FIELDS.items() if getattr(times, field) is None}
         if memory is None:
             reasons["memory_peak_bytes"] = no_memory
         yield BlockOperation(
@@ -150,6 +153,9 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             own_ns=times.own_ns,
             median_ns=times.median_ns,
             p95_ns=times.p95_ns,
+            device_ns=times.device_ns,
+            device_count=times.device_passes,
+            device_at_most=times.device_at_most,
         )
 
 
@@ -164,6 +170,7 @@ _FIELDS = {
     "cpu_ns": "host_ns",
     "median_ns": "median_ns",
     "p95_ns": "p95_ns",
+    "device_ns": "device_ns",
 }
 
 

@@ -46,6 +46,35 @@ def absent_text(counters: Counters) -> str:
     return " and ".join(count_text(*row) for row in rows if row[0])
 
 
+def notes_of(session: Session) -> list[str]:
+    """What is missing, and what each process noted: why its file was written, which work is not in it."""
+    found = [str(note) for note in session.meta.get("missing") or ()]
+    processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
+    for one in processes:
+        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
+    found += sampling_notes(session)
+    return found + ([] if processes else [str(note) for note in session.meta.get("notes") or ()])
+
+
+def sampling_notes(session: Session) -> list[str]:
+    """Why counters that were asked for are not there, or not as they were asked for."""
+    notes = []
+    sources = session.meta.get("sources")
+    for name, told in sources.items() if isinstance(sources, dict) else ():
+        who, _, what = str(name).rpartition(": ")
+        if what != "counters" or not isinstance(told, dict):
+            continue
+        about = f"{who}: " if who else ""
+        if told.get("state") == "unavailable":
+            notes.append(f"{about}no hardware counters: {told.get('reason')}")
+        devices = told.get("devices")
+        for number, device in devices.items() if isinstance(devices, dict) else ():
+            if gaps := device.get("gaps"):
+                text = count_text(gaps, "gap")
+                notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
+    return notes
+
+
 def ignored(session: Session) -> dict[str, int]:
     """Manual records whose values did not fit, by reason, most first."""
     return _by_reason(session, "ignored")
@@ -78,7 +107,24 @@ def without_work(session: Session) -> list[str]:
 
 
 def _sources(session: Session) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, row) for name, row in (session.meta.get("sources") or {}).items() if isinstance(row, dict)]
+    """Those that give records of work."""
+    rows = (session.meta.get("sources") or {}).items()
+    return [(name, row) for name, row in rows if isinstance(row, dict) and not name.endswith(BLOCK_TIMES)]
+
+
+#: The source that has the device time blocks, as sessions name it; of a merged one behind the process's root.
+BLOCK_TIMES = "block_times"
+
+
+def untimed_blocks(session: Session) -> dict[str, int]:
+    """Passes of blocks that the device did not time, by reason, most first."""
+    reasons: dict[str, int] = {}
+    for name, source in (session.meta.get("sources") or {}).items():
+        rows = source.get("untimed") if name.endswith(BLOCK_TIMES) and isinstance(source, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict) and isinstance(row.get("count"), int):
+                reasons[str(row.get("reason"))] = reasons.get(str(row.get("reason")), 0) + row["count"]
+    return dict(sorted(reasons.items(), key=lambda row: -row[1]))
 
 
 def untimed_text(session: Session) -> str:

@@ -8,13 +8,12 @@ from typing import IO, Any
 from .._records.device_identity import device_of
 from .._records.records import NO_GPU
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
-from ..analysis.counters import sampling_notes
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
-from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
+from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
@@ -43,7 +42,7 @@ _LOST = {
 _TOP = 5
 _MOST_BLOCKS = 10  # of the summary
 _EVIDENCE_LINES = 3  # of the summary
-_MOST_NOTES = 3
+_MOST_NOTES, _MOST_CALLS = 3, 4
 _MOST_ROWS = 50
 _FIRST_COLUMN = 48
 _COLUMNS = ("", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
@@ -52,7 +51,7 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
 #: Findings that are no conclusions, of which nobody need be sure.
-_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "waited")
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "waited", "block_times")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -80,14 +79,18 @@ def summary(
     added = [line for text in more for line in style.wrapped(text)]
     if first.kind == "nothing_seen" and not first.fix:
         return _without_gpu(session, facts, first, style, added, last, path is not None)
+    blocks = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS) if first.kind == "block_times" else ()
     divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
+    told = *_copies(divisions), *_idle(divisions), *_waits(facts), *_host(facts)
     return [
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
+        *(style.line(f"  {row}") for row in blocks),
         *map(style.line, _top(divisions)),
         *(line for text in _at_once(divisions) for line in style.wrapped(text, paint="dim")),
-        *(line for text in (*_copies(divisions), *_idle(divisions), *_waits(facts)) for line in style.wrapped(text)),
+        *(() if facts.device_operations else _blocks(session, facts, style)),
+        *(line for text in told for line in style.wrapped(text)),
         *(line for text in counted for line in style.wrapped(text, paint="dim")),
         *added,
         *last,
@@ -100,20 +103,24 @@ def _last(command: str, style: Style) -> list[str]:
     return style.wrapped(text, paint="dim") if "…" in text else [style.whole(text, paint="dim")]
 
 
+def _blocks(session: Session, facts: Facts, style: Style) -> list[str]:
+    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
+    return [style.line(f"  {row}") for row in table]
+
+
 def _without_gpu(
     session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]", kept: bool
 ) -> list[str]:
     """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
     head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
-    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
-    blocks = [style.line(f"  {row}") for row in table]
     counted = _counters(session)
     why = finding.title.partition(": ")[2].removesuffix(".")
     why += "; see gpusense doctor" if why == NO_GPU else ""
     return [
         *style.wrapped(f"gpusense: {head} · no GPU work: {why}", paint="bold"),
         *_remarks(session, style),
-        *blocks,
+        *_blocks(session, facts, style),
+        *(line for text in _host(facts) for line in style.wrapped(text)),
         *(style.wrapped(counted, paint="dim") if counted else ()),
         *added,
         *(last if counted or kept else []),
@@ -194,19 +201,7 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
 
 def _notes(session: Session) -> list[str]:
     """All that the session notes of itself, those of the processes it was merged of included."""
-    return [*_own_notes(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
-
-
-def _own_notes(session: Session) -> list[str]:
-    """What is missing, and what each process noted: why its file was written, which work is not in it."""
-    found = [str(note) for note in session.meta.get("missing") or ()]
-    for one in _processes(session):
-        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
-    return [
-        *found,
-        *sampling_notes(session),
-        *(() if _processes(session) else map(str, session.meta.get("notes") or ())),
-    ]
+    return [*notes_of(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:
@@ -215,7 +210,7 @@ def _processes(session: Session) -> list[dict[str, Any]]:
 
 def _remarks(session: Session, style: Style) -> Iterator[str]:
     """The first of the notes, below the title, where people look first."""
-    found = _own_notes(session)
+    found = notes_of(session)
     for note in found[:_MOST_NOTES]:
         yield from style.wrapped(sentence(one_line(note, 400)), paint="yellow")
     if len(found) > _MOST_NOTES:
@@ -432,6 +427,23 @@ def _waits(facts: Facts) -> list[str]:
     if shown:
         return [f"waited {' · '.join(shown[:2])}"]
     return list(_missing_lines(facts.session))
+
+
+#: What the program itself told or a tracer of the system saw of the host, and how it is called.
+_OF_THE_HOST = {"compute": "CPU work", "syscall": "system calls"}
+
+
+def _host(facts: Facts) -> list[str]:
+    """ "system calls: read 1.20 ms in 100 calls · …": those that took most, a line a kind."""
+    lines = []
+    for kind, called_so in _OF_THE_HOST.items():
+        rows = sorted((row for row in facts.operations if row.kind == kind), key=lambda row: -row.total_ns)
+        shown = [
+            f"{one_line(row.name, 60)} {time_text(row.total_ns)} in {count_text(row.count, 'call')}" for row in rows
+        ]
+        more = [f"{len(rows) - _MOST_CALLS:,} more"] if len(rows) > _MOST_CALLS else []
+        lines += [f"{called_so}: {' · '.join([*shown[:_MOST_CALLS], *more])}"] if rows else []
+    return lines
 
 
 def _missing_lines(session: Session) -> Iterator[str]:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
 from gpusense._records.records import KINDS, BlockRecord, DeviceInfo, GpuKernel
-from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, sampling_notes, series
+from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, series
+from gpusense.analysis.unwritten import sampling_notes
 from gpusense.session import Session
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from ..._records.device_identity import device_of
-from ..._records.records import BlockRecord, Record
+from ..._records.records import BlockRecord, GpuBlockTime, Record
 from ...session import Session
 from . import _spans as reasons
 from ._attributes import Redact, clean, nanoseconds, text_limit
@@ -145,7 +145,8 @@ class _Source:
             time for record in self._session.records for time in (record.start_ns, record.end_ns) if nanoseconds(time)
         ]
         for record in self._session.records:
-            yield from self._spans(record)
+            if type(record) is not GpuBlockTime:  # the span of its block has it
+                yield from self._spans(record)
         self._builder.belongs_to(self._resource)
         meta = self._session.meta
         start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)

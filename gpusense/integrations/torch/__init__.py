@@ -6,6 +6,7 @@ seen and what is not stands in docs/howto/torch.md.
 
 from typing import Any, NamedTuple
 
+from ... import get_tracer
 from ..._records.records import Unavailable
 from .._hosts import Installed, Patches, imported, unless_recording
 
@@ -98,10 +99,13 @@ def statistics() -> Statistics:
 
 
 def when_imported() -> bool:
-    """For a poll: instruments once the program has imported torch; True when there is nothing more to wait for."""
+    """For a poll: instruments once the program has imported torch; True when there is nothing more to wait for.
+
+    Where the device times blocks, models have blocks and their modules have none: each costs some microseconds.
+    """
     if not imported("torch", "optim"):
         return False
-    instrument()
+    instrument(depth=1 if get_tracer().config.kernels == "blocks" else 2)
     return True
 
 
@@ -111,5 +115,5 @@ def _torch() -> Any:
     except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
         return Unavailable("torch", f"torch cannot be imported: {type(error).__name__}: {error}", "pip install torch")
     if not hasattr(torch.autograd, "profiler"):
-        return Unavailable("torch", "this torch has no torch.autograd.profiler")
+        return Unavailable("torch", "this torch has no torch.autograd.profiler", "update torch")
     return torch
