@@ -1,6 +1,7 @@
 """Turn session files into text, JSON, HTML, a Perfetto or Chrome trace, a flame graph; several files are merged."""
 
 import argparse
+import gc
 import os
 import sys
 from typing import Any
@@ -9,6 +10,9 @@ from .._runtime.text import terminal
 from ..report.forms import FORMS, SESSION, form_of
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
+
+#: Forms that another program reads, which has the tools to choose among many ranks.
+_OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,12 +49,15 @@ def main(arguments: argparse.Namespace) -> int:
     target = _target(arguments, name, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    session = loaded(sessions, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
-    if target is not None and name is None and target.lower().endswith(SESSION):
+    gc.disable()  # hardly anything of a session is garbage before the report is written
+    saved = target if target is not None and name is None and target.lower().endswith(SESSION) else None
+    whole = saved is not None or name in _OF_ALL_WORK
+    session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
+    if saved is not None:
         from ..session import save
 
-        save(session, target)
-        _wrote(target)
+        save(session, saved)
+        _wrote(saved)
     elif name is None:
         _text(session, target)
     else:

@@ -31,6 +31,7 @@ COVERED_BY = {
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",
+    "analysis/test_ranks.py": "analysis.figures",
     "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device",
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",

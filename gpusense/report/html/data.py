@@ -11,6 +11,7 @@ from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
+from ...analysis.ranks import shown_text
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text
 from ...analysis.words import IDLE
@@ -58,7 +59,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "schema": 1,
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
-            "sentence": divisions.sentence(),
+            "sentence": " · ".join(filter(None, (divisions.sentence(), shown_text(session)))),
             "took": _took(facts, tree),
             "findings": [_finding(finding, divisions, places) for finding in found],
             "phases": phases,
