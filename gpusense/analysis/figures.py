@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._records.records import GpuCollective, Record
+from .._records.work import WorkTable
 from ..session import Session
 from .anomalies import median
 from .busy import columns, window
@@ -71,6 +72,7 @@ def brief(session: Session) -> Session:
         devices=session.devices,
         records=kept,
         counters=session.counters,
+        work=WorkTable(),
     )
 
 

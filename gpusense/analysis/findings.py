@@ -28,7 +28,10 @@ _EXPLAINS = {
         "anomalies",
     ),
 }
-_NOTES = ("anomalies", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
+_NOTES = (
+    *("anomalies", "damaged_in_part", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous"),
+    "memory_full",
+)
 
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *rules_data.RULES,

@@ -225,9 +225,12 @@ def damaged(facts: Facts) -> Iterator[Finding]:
     sentences = facts.session.meta.get("damage") or ()
     if sentences:
         rest = "what was readable is shown" if facts.device_operations else "what was readable holds no GPU work"
+        # Of a job the other files are whole, and what they say is not worthless.
+        several = len(processes_of(facts.session)) > 2 and bool(facts.device_operations)
+        which = "Of the session files some are" if several else "The session file is"
         yield Finding(
-            "damaged",
-            f"The session file is damaged in {count_text(len(sentences), 'place')}: {rest}.",
+            "damaged_in_part" if several else "damaged",
+            f"{which} damaged in {count_text(len(sentences), 'place')}: {rest}.",
             (
                 *(sentence(one_line(str(text), 200)) for text in sentences[:10]),
                 "A program that was killed leaves only its last part missing.",

@@ -41,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, also for a damaged file that could be read in part: the report says what is missing."""
+    searched = gc.isenabled()
+    gc.disable()  # hardly anything of a session is garbage before the report is written
+    try:
+        return _report(arguments)
+    finally:
+        if searched:
+            gc.enable()
+
+
+def _report(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
     from ._sessions import last, loaded
 
@@ -49,7 +59,6 @@ def main(arguments: argparse.Namespace) -> int:
     target = _target(arguments, name, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    gc.disable()  # hardly anything of a session is garbage before the report is written
     saved = target if target is not None and name is None and target.lower().endswith(SESSION) else None
     whole = saved is not None or name in _OF_ALL_WORK
     session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)

@@ -22,6 +22,7 @@ from ..divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_tex
 from ..tracks import group_name, label
 from .charts import charts
 from .events import colour_word, events
+from .matrix import matrix
 from .places import Places
 from .tables import small_tables
 
@@ -71,6 +72,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "more_host": max(0, len(host) - _TABLE_LIMIT),
             "timeline": drawn.facts,
             "tables": [*block_tables(session, tree, places.block), *small_tables(session, facts, places)],
+            "matrix": matrix(session, places),
             "flame": _flame(tree, places),
             "series": charts(session, drawn.start_ns),
             "seen": _seen(session),

@@ -82,6 +82,10 @@ class Places:
         mine = self._passes.get(path, [])
         return self._place(("first", path), path[-1], "pass", lambda: sorted(mine)[:count], len(mine)) if path else None
 
+    def moment(self, name: str, start_ns: int, end_ns: int, what: str) -> int | None:
+        """Of one time of its own."""
+        return self._place(("moment", name, start_ns), name, what, lambda: [(start_ns, end_ns)])
+
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
         if line is None:
