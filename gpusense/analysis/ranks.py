@@ -263,11 +263,11 @@ _ALWAYS = 0.5
 
 
 def late_text(slow: RankTime) -> str:
-    """ "Rank 3 arrives last in 99 % of 200 collectives, by 8.00 ms"."""
+    """ "Rank 3 arrives last in 99 % of 200 collectives, by 8.00 ms"; "… arrives last by 60.0 ms in 20 of 800"."""
     if slow.events < _ALWAYS * slow.collectives and slow.events * 2 < slow.last_arrivals + slow.collectives // 10:
         return (
-            f"{_capital(slow.name)} is late for {slow.events:,} of {count_text(slow.collectives, 'collective')}, by "
-            f"{time_text(slow.event_ns)} each"
+            f"{_capital(slow.name)} arrives last by {time_text(slow.event_ns)} in {slow.events:,} of "
+            f"{count_text(slow.collectives, 'collective')}"
         )
     return (
         f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / slow.collectives)} of "

@@ -74,7 +74,8 @@ def _waits_for_host(view: View, slow: RankTime) -> _Why:
         often = f"every {stall.every} steps" if stall.every else f"in {len(stall.steps):,} of {steps:,} steps"
         return _Why(
             f"{often} its host holds its device up for {time_text(stall.mean_ns)}{where}",
-            f"The slow steps are {', '.join(f'{at:,}' for at in stall.steps[:6])}{' …' if stall.steps[6:] else ''}.",
+            f"Slow are {'steps' if stall.steps[1:] else 'step'} {', '.join(f'{at:,}' for at in stall.steps[:6])}"
+            f"{' …' if stall.steps[6:] else ''}.",
             f"Look at what the host of {slow.name} does there: saving, logging, evaluation, Python's garbage "
             "collection; do it on another thread, or on all ranks at once.",
         )
@@ -111,21 +112,22 @@ def _computing(facts: Facts, view: View | None, slow: RankTime, answer: Ranks) -
     clocks = [row.sm_mhz for row in others if row.sm_mhz is not None]
     if not usual or slow.compute_ns < _LONGER * usual:
         return None
-    longer = percent_text(slow.compute_ns / usual - 1)
+    longer, alone = percent_text(slow.compute_ns / usual - 1), len(others) == 1
+    them = "the other" if alone else "the others"
     if slow.sm_mhz is not None and clocks and slow.sm_mhz < _LOWER * median(clocks):
         reasons = _reasons(facts, slow.name)
         return _Why(
-            f"its GPU runs at {slow.sm_mhz:,.0f} MHz, those of the others at {median(clocks):,.0f} MHz, and computes "
-            f"{longer} longer",
+            f"its GPU runs at {slow.sm_mhz:,.0f} MHz, {'that' if alone else 'those'} of {them} at "
+            f"{median(clocks):,.0f} MHz, and computes {longer} longer",
             f"Reasons given by the driver: {', '.join(reasons)}." if reasons else "The driver gave no reason.",
             f"Check cooling and the power limit of the GPU of {slow.name}; move the job off it until then.",
         )
     said = f"at the same clock of {slow.sm_mhz:,.0f} MHz" if slow.sm_mhz is not None and clocks else ""
     calls = _calls(facts, view, slow.name)
     return _Why(
-        f"it computes {longer} longer than the others{f', {said}' if said else ''}",
+        f"it computes {longer} longer than {them}{f', {said}' if said else ''}",
         calls or "It launches as many kernels, and each takes longer: a larger batch, or other shapes.",
-        f"Give {slow.name} as much work as the others have: equal batches, equal lengths of sequences, equal shards.",
+        f"Give {slow.name} as much work as {them}: equal batches, equal lengths of sequences, equal shards.",
     )
 
 
@@ -137,7 +139,7 @@ def _calls(facts: Facts, view: View | None, name: str) -> str:
     mine, usual = (_kernels(one) for one in (view, others[0]))
     if not usual or abs(mine - usual) < 0.05 * usual:
         return ""
-    return f"It launches {mine:,.0f} kernels a step, the others {usual:,.0f}."
+    return f"It launches {mine:,.0f} kernels a step, {others[0].program.root} {usual:,.0f}."
 
 
 def _kernels(view: View) -> float:
