@@ -22,21 +22,38 @@ def loaded(paths: list[str], whole: bool = True, **choice: Any) -> Any:
     """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``. Of many files not
     ``whole``: the work of a few ranks, and the collectives of all."""
     files = _files(paths)
-    if len(files) <= MANY or whole:
+    if whole:
         return joined(_each(_load, files, choice), **choice)
+    if len(files) <= MANY:
+        sessions = _each(_load, files, choice)
+        started = [path for session in sessions for path in _companions(session)]
+        if len({*map(_whole_path, (*files, *started))}) <= MANY:
+            return joined(sessions, **choice)
+        runs = [session.meta.get("run") for session in sessions]
+        return _job(list(dict.fromkeys(map(_whole_path, (*files, *started)))), runs, choice)
+    return _job(files, [], choice)
+
+
+def _job(files: list[str], runs: list[Any], choice: dict[str, Any]) -> Any:
+    """One session of many ranks. ``runs``: which they are of, where names alone were known."""
+    from ..analysis.figures import FIGURES
     from ..analysis.ranks import telling
     from ..session import merge
 
     read = list(zip(files, _each(_brief, files, choice), strict=True))
     missing = [f"nothing is known of a rank: {one}" for _, one in read if isinstance(one, str)]
-    known = sorted(((path, one) for path, one in read if not isinstance(one, str)), key=lambda pair: _place(pair[1]))
+    known = [(path, one) for path, one in read if not isinstance(one, str)]
+    known = [(path, one) for path, one in known if not runs or one.meta.get("run") in runs]
+    known = sorted(known, key=lambda pair: _place(pair[1]))
+    worked = [(path, one) for path, one in known if one.meta.get("rank") is not None or one.meta[FIGURES]["busy_ns"]]
+    known = worked or known  # without what launched them
     if not known:
         raise GpuSenseError(missing[0])
     briefs = [one for _, one in known]
     places = telling(_numbered(briefs), _SHOWN)
     for place, session in zip(places, _each(_load, [known[place][0] for place in places], choice), strict=True):
         briefs[place] = session
-    session = merge(_without_launcher(briefs))
+    session = merge(briefs)
     if missing:
         session.meta["missing"] = missing
     return session

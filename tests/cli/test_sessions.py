@@ -5,9 +5,10 @@ import pathlib
 
 import pytest
 from support.ranks import job_rank
+from support.sessions import T0
 
 from gpusense.cli import main
-from gpusense.session import save
+from gpusense.session import Session, save
 
 
 def write_job(folder, ranks, **more):
@@ -64,6 +65,19 @@ def test_order_of_files_damage_and_a_rank_without_collectives(many, tmp_path, ca
     assert "Nothing is known of a rank: " in said
     assert "run.rank80.gpusense" in said
     assert "verdict: Rank 77 arrives last in 100 % of " in said
+
+
+def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
+    run = {"id": "7", "command": "torchrun train.py"}
+    for rank in range(10):
+        one = job_rank(rank, 10, steps=7, each=3, late=4, why="load")
+        one.meta |= {"run": run if rank != 9 else {**run, "id": "6"}}  # an older file has a name of this run
+        save(one, tmp_path / f"run.rank{rank}.gpusense")
+    names = [f"run.rank{rank}.gpusense" for rank in range(10)]
+    save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
+    said = " ".join(report(capsys, str(tmp_path / "run.gpusense")).split())
+    assert "9 processes" in said
+    assert "Ranks 0 to 3 and 5 to 8 are alike; rank 4 is apart. Work is shown of ranks 0 and 4" in said
 
 
 def test_files_of_nothing_but_damage_are_an_error(tmp_path, capsys):

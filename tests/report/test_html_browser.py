@@ -6,13 +6,14 @@ from itertools import accumulate
 import pytest
 from support.browser import Browser, find_browser
 from support.machine import require
+from support.ranks import job_rank
 from support.sessions import HOSTILE, MS, T0, US, block, kernel, sample, session, training
 
 from gpusense._runtime.text import time_text
 from gpusense.analysis.facts import Facts
 from gpusense.report.divisions import GAPS, Divisions
 from gpusense.report.html import page as html
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 DETAILS = "document.querySelector('#timeline .details').textContent"
 PANEL = "document.querySelector('#timeline .area').innerText"
@@ -669,3 +670,23 @@ def longest_step(run):
     (program,) = Facts(run).programs
     steps = list(zip(program.steps.starts, program.steps.ends, strict=True))
     return steps, max(range(len(steps)), key=lambda at: steps[at][1] - steps[at][0])
+
+
+CELL = "document.querySelector('#waiting .details').textContent"
+
+
+def test_keys_walk_over_the_waiting_of_ranks_and_lead_to_the_timeline(opened):
+    page = opened(merge([job_rank(rank, 3, late=1, why="load") for rank in range(3)]))
+    page.evaluate("document.querySelector('#waiting canvas').focus()")
+    assert page.evaluate(CELL).startswith("rank 0 waits 5.")
+    assert page.evaluate(CELL).endswith("AllReduce number 0, 26.2 MB · rank 1 comes last most often")
+    press(page, "ArrowDown", "ArrowRight", "ArrowRight")
+    assert page.evaluate(CELL) == "rank 1 waits 0 ns · AllReduce number 2, 26.2 MB · comes last most often"
+    press(page, "Enter")
+    assert page.evaluate("document.querySelector('#trail .what').textContent").startswith("AllReduce number 2 5.")
+    press(page, "Escape")
+    assert page.evaluate("document.activeElement === document.querySelector('#waiting canvas')")
+    press(page, "End")
+    assert "AllReduce number 19" in page.evaluate(CELL)
+    press(page, "ArrowDown", "ArrowDown", "ArrowDown")
+    assert page.evaluate(CELL).startswith("rank 2 ")
