@@ -27,6 +27,7 @@ _EXPLAINS = {
         "no_demand",
         "anomalies",
     ),
+    "slow_links": ("exposed_collectives",),
 }
 _NOTES = (
     *("anomalies", "damaged_in_part", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous"),
@@ -90,5 +91,5 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
         tier = 0 if (finding.share or 0.0) >= _MOST else 1
     else:
         tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
-    first = finding.kind == "late_rank" and tier == 0  # before what else costs time on each rank
+    first = finding.kind in ("late_rank", "slow_links") and tier == 0  # before what else costs time on each rank
     return tier, -(finding.share or 0.0) - first, -(finding.saving_ns or 0)

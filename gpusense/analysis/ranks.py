@@ -50,6 +50,7 @@ class Ranks(NamedTuple):
     missing: tuple[Missing, ...] = ()  # collectives that some ranks waited in at the end, and others never began
     alike: tuple[tuple[int, ...], ...] = ()  # places in ``ranks`` of those that hardly differ, most first
     slow: tuple[Slow, ...] = ()  # collectives that take longer than others of their kind
+    together: tuple[int, ...] = ()  # places in ``ranks`` of those that the others wait for, where these are several
 
 
 class Job(NamedTuple):
@@ -123,6 +124,7 @@ def _compared(these: Job) -> Ranks:
         missing=seen.missing,
         alike=tuple(map(tuple, clusters(rows))),
         slow=tuple(slow_links(these.rows)),
+        together=_together(rows) if _straggler(rows) is None else (),
     )
 
 
@@ -132,8 +134,12 @@ def name_of(session: Session, rank: int) -> str:
 
 
 #: Figures of a rank by which it is like others: within so much of the run, or of the figure itself.
-_LIKE = ("compute_ns", "collective_exposed_ns", "busy_ns", "cost_ns")
+_LIKE = ("compute_ns", "collective_exposed_ns", "busy_ns", "cost_ns", "waited_ns")
 _OF_THE_RUN, _OF_ITSELF = 0.03, 0.1
+#: Of the waiting of the others so much is for the last rank alone, where one is late.
+_ALONE = 0.3
+#: Who waits so little of what others wait is waited for.
+_LITTLE = 0.2
 #: So many groups are told apart; what remains is one.
 _GROUPS = 8
 
@@ -300,6 +306,8 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
                 where=slow.name,
             )
         )
+    if answer.together and not any(set(answer.together) == set(slow.row.members) for slow in answer.slow):
+        found.append(_late_together(answer))
     if answer.imbalance is not None and answer.imbalance >= 0.1:
         by_time = sorted(answer.ranks, key=lambda row: -row.compute_ns)
         shown = by_time if len(by_time) <= 8 else [*by_time[:4], *by_time[-4:]]
@@ -318,6 +326,24 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
             )
         )
     return found + [_slow_link(answer, slow) for slow in answer.slow[:1]]
+
+
+def _late_together(answer: Ranks) -> Finding:
+    late = [answer.ranks[at] for at in answer.together]
+    cost = round(_mean_wait(answer.ranks, late))
+    own, usual = (
+        sum(row.compute_ns for row in rows) / len(rows)
+        for rows in (late, [row for row in answer.ranks if row not in late])
+    )
+    return Finding(
+        "late_rank",
+        f"{_capital(names_text(late))} arrive last together; waiting for them costs the others {time_text(cost)} each.",
+        (f"They compute {time_text(own)}, the others {time_text(usual)}.",),
+        "Look at what these ranks have in common: a host, a switch, a stage of the pipeline, a kind of data.",
+        "medium",
+        cost,
+        where=names_text(late),
+    )
 
 
 def _slow_link(answer: Ranks, slow: Slow) -> Finding:
@@ -498,7 +524,24 @@ def _straggler(rows: list[RankTime]) -> int | None:
         return None
     least, whole = 0.5 if len(rows) > 2 else 0.8, sum(row.cost_ns for row in rows)
     worst = max(enough, key=lambda row: row.cost_ns)
-    if worst.events >= 2 and worst.cost_ns > least * whole:
-        return worst.rank
-    last = max(enough, key=lambda row: row.last_arrivals / row.collectives)
-    return last.rank if last.last_arrivals > least * last.collectives else None
+    if worst.events < 2 or worst.cost_ns <= least * whole:
+        worst = max(enough, key=lambda row: row.last_arrivals / row.collectives)
+        if worst.last_arrivals <= least * worst.collectives:
+            return None
+    # Where others come hardly earlier than the last one, they are late together: see :func:`_together`.
+    return worst.rank if _ALONE * _mean_wait(rows, [worst]) <= worst.cost_ns else None
+
+
+def _mean_wait(rows: Sequence[RankTime], late: Sequence[RankTime]) -> float:
+    """How long the others wait, each on average."""
+    waits = [row.waited_ns for row in rows if row not in late]
+    return sum(waits) / len(waits) if waits else 0.0
+
+
+def _together(rows: Sequence[RankTime]) -> tuple[int, ...]:
+    """Places of several ranks that the others wait for, and that wait for nobody themselves."""
+    longest = max((row.waited_ns for row in rows), default=0)
+    late = [at for at, row in enumerate(rows) if row.collectives and row.waited_ns < _LITTLE * longest]
+    others = [row for row in rows if row.collectives and row.waited_ns > 0.5 * longest]
+    whole = len(late) > 1 and len(late) + len(others) == len(rows) and 2 * len(late) <= len(rows)
+    return tuple(late) if whole and longest > _OF_THE_RUN * median([row.window_ns for row in rows]) else ()

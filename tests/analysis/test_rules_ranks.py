@@ -50,6 +50,29 @@ def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict(
     assert ranks(runs).straggler is None
 
 
+@pytest.mark.parametrize("slow_link", [False, True])
+def test_ranks_that_are_late_together_are_named_together_or_their_link_is(slow_link):
+    runs = []
+    for rank in range(8):
+        parts, late = [], rank >= 6
+        for n in range(20):
+            at = n * 20 * MS
+            took = (6 if late and slow_link else 1) * MS
+            ready = at + took + (5 * MS if late and not slow_link else 0) + rank * US
+            parts += [
+                collective("AllGather", rank % 2, 2, n, at, at + took, communicator=f"c{rank // 2}"),
+                collective("AllReduce", rank, 8, n, ready, at + 8 * MS, communicator="world"),
+            ]
+        runs.append(session(*parts, end=500 * MS, rank=rank))
+    run = merge(runs)
+    answer = run.once(ranks_of)
+    assert (answer.straggler, answer.together) == (None, (6, 7))
+    kinds = {one.kind: one.title for one in findings(run)}
+    assert ("slow_links" in kinds, "late_rank" in kinds) == (slow_link, not slow_link)
+    if not slow_link:
+        assert kinds["late_rank"].startswith("Ranks 6 and 7 arrive last together; waiting for them costs the others 1")
+
+
 def test_links_that_carry_less_than_others_of_their_kind_are_named():
     runs = []
     for rank in range(8):

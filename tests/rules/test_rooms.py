@@ -80,7 +80,6 @@ COVERED_BY = {
     "integrations.wgpu_py._hooks integrations.wgpu_py._records",
     "integrations/wgpu_py/test_passes.py": "integrations.wgpu_py._batch",
     "integrations/wgpu_py/test_cards.py": "integrations.wgpu_py._clock_setup",
-    "lifetime/test_children.py": "cli._sessions",
     "lifetime/test_proton.py": "backends.cupti.proton",
     "lifetime/test_run.py": "cli._program cli.run",
     "lifetime/test_sync_lines.py": "backends.cupti.sync_lines.reader",

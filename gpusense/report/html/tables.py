@@ -22,7 +22,7 @@ from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
 from ...analysis.operation import Operation
-from ...analysis.ranks import RankTime, collectives_of, job_of, name_of, names_text, ranks_of
+from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import roofline
 from ...session import Session
 from ..tracks import DIRECTIONS, label
@@ -297,11 +297,12 @@ def _collectives(session: Session) -> _Rows:
     these = session.once(job_of)
     names = [name_of(one, number) for one, number in zip(these.sessions, these.numbers, strict=True)]
     slow = {id(each.row): each.usual_ns for each in slow_links(rows)}
+    answer = session.once(ranks_of)
     return [
         _Row(
             (
                 one_line(row.name),
-                f"{row.ranks or '–'}{f' in {one_line(row.communicator_name, 40)}' if row.communicator_name else ''}",
+                _members(row, answer),
                 size_text(row.bytes),
                 one_line(" ".join(filter(None, (row.algorithm, row.protocol))) or "–"),
                 f"{row.calls:,}",
@@ -314,6 +315,14 @@ def _collectives(session: Session) -> _Rows:
         )
         for row in rows
     ]
+
+
+def _members(row: Row, answer: Ranks | None) -> str:
+    """How many; which, where they are not all of the job."""
+    name = f" in {one_line(row.communicator_name, 40)}" if row.communicator_name else ""
+    if answer is None or len(row.members) in (0, len(answer.ranks)):
+        return f"{row.ranks or '–'}{name}"
+    return f"{row.ranks or '–'}{name}: {one_line(names_text([answer.ranks[at] for at in row.members]), 40)}"
 
 
 def _exposed(row: Row) -> str:
