@@ -75,7 +75,7 @@ def _waits_for_host(view: View, slow: RankTime) -> _Why:
         return _Why(
             f"{often} its host holds its device up for {time_text(stall.mean_ns)}{where}",
             f"Slow are {'steps' if stall.steps[1:] else 'step'} {', '.join(f'{at:,}' for at in stall.steps[:6])}"
-            f"{' …' if stall.steps[6:] else ''}.",
+            f"{' and more' if stall.steps[6:] else ''}.",
             f"Look at what the host of {slow.name} does there: saving, logging, evaluation, Python's garbage "
             "collection; do it on another thread, or on all ranks at once.",
         )
