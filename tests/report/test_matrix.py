@@ -57,7 +57,7 @@ def test_many_ranks_and_collectives_share_rows_and_columns_and_the_late_one_keep
     assert set(found["late"]) == {row}
     assert all(waits[row] == 0 and waits[0] > 4_000_000 for waits in found["waits"])
     assert found["columns"][0] == "AllReduce number 0 to AllReduce number 1"
-    assert found["note"] == "20 collectives of 20 ranks; a column is 2 collectives in a row, with the mean"
+    assert found["note"] == "20 collectives of 20 ranks; a column is 2 collectives in a row, with the longest wait"
 
 
 def test_without_ranks_or_collectives_there_is_none():

@@ -3,7 +3,7 @@ function matrix(of) {
   const { rows, columns, waits, late, places } = of, tall = rows.length <= 16 ? 18 : rows.length <= 40 ? 11 : 8, TOP = 4, UNDER = 18;
   const most = Math.max(1, ...waits.flat()), said = h("div", { class: "details", role: "status" });
   let row = 0, column = 0, gutter = 0, cell = 1;
-  const words = (r, c) => [rows[r], columns[c], waits[c][r] === null ? "took no part" : `waits ${time(waits[c][r])}`, late[c] === r ? "comes last most often" : `${rows[late[c]]} comes last most often`];
+  const words = (r, c) => [rows[r], columns[c], waits[c][r] === null ? "took no part" : `waits ${time(waits[c][r])}`, late[c] === r ? "comes last" : `${rows[late[c]]} comes last`];
   const picture = canvas(TOP + rows.length * tall + UNDER, (g, width, height) => {
     gutter = Math.min(150, width * 0.3);
     cell = (width - gutter) / columns.length;
@@ -55,7 +55,7 @@ function matrix(of) {
   });
   const section = h("section", { id: "waiting" }, h("h2", {}, "Waiting of ranks", h("small", {}, of.note)),
     h("ul", { class: "legend" }, h("li", {}, h("span", { class: "swatch", style: { background: "var(--collective)" } }), `waits up to ${time(most)}, the stronger the longer`),
-      h("li", {}, h("span", { class: "swatch", style: { background: "var(--accent)" } }), "comes last most often")),
+      h("li", {}, h("span", { class: "swatch", style: { background: "var(--accent)" } }), "comes last")),
     element, said);
   return { section, start: picture.fit };
 }

@@ -1,6 +1,5 @@
 """How long each rank waited in each collective, as a picture of at most so many rows and columns."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ _ROWS, _COLUMNS = 64, 160
 
 
 def matrix(session: Session, places: Places) -> dict[str, Any] | None:
-    """Rows are ranks, columns collectives in their order; of more than fit several are one, with their mean. None where
-    fewer than two ranks met in any."""
+    """Rows are ranks, columns collectives in their order. Of more than fit several are one, with the longest wait.
+    None where fewer than two ranks met in any."""
     answer, told = session.once(ranks_of), session.once(job_of).told
     if answer is None or told is None or not told.joined:
         return None
@@ -25,21 +24,19 @@ def matrix(session: Session, places: Places) -> dict[str, Any] | None:
     bins = [told.joined[at : at + size] for at in range(0, len(told.joined), size)]
     waits, late = [], []
     for some in bins:
-        sums, counts, last = [0] * len(groups), [0] * len(groups), Counter[int]()
+        longest: list[int | None] = [None] * len(groups)
         for each in some:
-            last[row_of[each.last.process]] += 1
             for part in each.parts:
                 row = row_of[part.process]
-                sums[row] += each.waited_ns(part)
-                counts[row] += 1
-        waits.append([round(spent / count) if count else None for spent, count in zip(sums, counts, strict=True)])
-        late.append(last.most_common(1)[0][0])
-    binned = "" if size == 1 else f"; a column is {count_text(size, 'collective')} in a row, with the mean"
+                longest[row] = max(longest[row] or 0, each.waited_ns(part))
+        waits.append(longest)
+        late.append(row_of[_longest(some).last.process])
+    binned = "" if size == 1 else f"; a column is {count_text(size, 'collective')} in a row, with the longest wait"
     return {
         "note": f"{count_text(len(told.joined), 'collective')} of {count_text(len(answer.ranks), 'rank')}{binned}",
         "rows": [one_line(names_text([answer.ranks[at] for at in mine]), 60) for mine in groups],
         "columns": [_words(some) for some in bins],
-        "places": [places.moment(*_longest(some), "collective") for some in bins],
+        "places": [places.moment(*_time(_longest(some)), "collective") for some in bins],
         "waits": waits,
         "late": late,
     }
@@ -64,9 +61,13 @@ def _words(some: Sequence[Joined]) -> str:
     return name + (f", {size_text(first.bytes)}" if first.bytes else "")
 
 
-def _longest(some: Sequence[Joined]) -> tuple[str, int, int]:
-    """Name, first arrival and last end of the one that most is waited in."""
-    each = max(some, key=lambda one: one.all_waited_ns)
+def _longest(some: Sequence[Joined]) -> Joined:
+    """The one that most is waited in."""
+    return max(some, key=lambda one: one.all_waited_ns)
+
+
+def _time(each: Joined) -> tuple[str, int, int]:
+    """Name, first arrival and last end."""
     ends = [part.end_ns for part in each.parts if part.end_ns is not None]
     return (
         f"{each.key.name} number {each.key.sequence:,}",
