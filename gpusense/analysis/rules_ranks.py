@@ -81,7 +81,7 @@ def _waits_for_host(view: View, slow: RankTime) -> _Why:
         )
     return _Why(
         f"its device waits for its host{where}, {_each(view, cause.total_ns)}",
-        f"Its device is idle for {each_text(view, cause.total_ns)} for that reason.",
+        f"Its device is idle for {each_text(view, cause.total_ns)}{where}, waiting for its host.",
         f"Look at what the host of {slow.name} does there: its input pipeline, its part of the data, its cores.",
     )
 
