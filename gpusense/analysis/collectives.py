@@ -6,6 +6,8 @@ where ranks have seen different stretches of the run. Sends and receives have no
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from .._records.records import GpuCollective, bus_factor
@@ -14,6 +16,12 @@ from .anomalies import median
 #: Functions that end at about the same time on all ranks, since each needs something of every other: what clocks are
 #: compared by.
 TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
+#: In the attributes of a collective: for how long its rank ran no other kernel beside it.
+EXPOSED = "exposed_ns"
+#: So many calls say what is typical of their links.
+_ENOUGH = 5
+#: So many times as long as others of their kind take those whose links are slow; if there is only one other.
+_SLOWER, _FAR_SLOWER = 1.5, 2.0
 
 
 class Key(NamedTuple):
@@ -25,6 +33,10 @@ class Key(NamedTuple):
     again: int = 0  # the how-manieth with this number: a replayed graph may give the same again
 
 
+#: A record with what the other parts of its collective have in common with it.
+_Keyed = tuple[Key, GpuCollective]
+
+
 class Part(NamedTuple):
     """One rank's part of a collective, on the clock of the first process."""
 
@@ -32,6 +44,9 @@ class Part(NamedTuple):
     rank: int  # in the communicator
     start_ns: int  # its first channel began on the device
     end_ns: int | None  # None: it had not ended
+
+
+_start = attrgetter("start_ns")
 
 
 class Joined(NamedTuple):
@@ -56,6 +71,11 @@ class Joined(NamedTuple):
         return self.last.start_ns - part.start_ns
 
     @property
+    def all_waited_ns(self) -> int:
+        """How long all ranks together waited for the last one."""
+        return self.last.start_ns * len(self.parts) - sum(part.start_ns for part in self.parts)
+
+    @property
     def duration_ns(self) -> int | None:
         """From the last arrival to the last end: what it takes when all are there."""
         ends = [part.end_ns for part in self.parts if part.end_ns is not None]
@@ -67,7 +87,7 @@ class Row(NamedTuple):
 
     communicator: str
     communicator_name: str | None
-    name: str
+    name: str  # as of a :class:`Key`
     bytes: int | None  # of each call
     algorithm: str | None
     protocol: str | None
@@ -77,6 +97,16 @@ class Row(NamedTuple):
     waited_ns: int | None  # of all ranks, for the last to arrive; None where not all ranks are here
     last_rank: int | None  # in the communicator: which came last most often
     last_share: float | None  # in how many of the calls
+    last_process: int | None = None  # its place among the sessions
+    exposed_ns: int | None = None  # of all ranks: as long as a rank ran no other kernel beside; None where not known
+    hidden_ns: int | None = None  # of all ranks: the rest of the same calls
+    members: tuple[int, ...] = ()  # places among the sessions of those that took part
+    nodes: int | None = None
+
+    @property
+    def algorithm_bandwidth(self) -> float | None:
+        """Bytes a second of one rank at the typical time."""
+        return self.bytes * 1e9 / self.typical_ns if self.bytes and self.typical_ns else None
 
     @property
     def bus_bandwidth(self) -> float | None:
@@ -105,65 +135,97 @@ class Collectives(NamedTuple):
     offsets_ns: tuple[int | None, ...]  # each process's clock minus the first one's; None: nothing to compare it by
     error_ns: int | None  # median disagreement of matched ends once offsets are taken off
     unmatched: int  # parts without the others: at the edges of what was recorded
+    members: dict[str, dict[int, int]]  # of each communicator the process of each of its ranks that was seen
+    absent: dict[str, int]  # of communicators how many of their ranks were not seen at all
 
 
 def join(processes: Sequence[Iterable[GpuCollective]]) -> Collectives:
-    """Puts the collectives of each process's session together. One session a process, in any order."""
+    """Puts the collectives of each process's session together. One session a process, in any order.
+
+    Of a communicator of which some ranks were not recorded, the others are compared: whom they all waited for may be
+    missing, and ``absent`` says so.
+    """
+    return _joined([_keyed(records) for records in processes])
+
+
+def table(processes: Sequence[Iterable[GpuCollective]]) -> list[Row]:
+    """All collectives of a job by what they are, what takes longest in all first."""
+    return joined_table(processes)[1]
+
+
+def joined_table(processes: Sequence[Iterable[GpuCollective]]) -> tuple[Collectives, list[Row]]:
+    """What :func:`join` and :func:`table` give."""
+    found = [_keyed(records) for records in processes]
+    told = _joined(found)
+    return told, _table(found, told)
+
+
+def _joined(processes: Sequence[list[_Keyed]]) -> Collectives:
     found: dict[Key, list[tuple[int, GpuCollective]]] = defaultdict(list)
-    ranks: dict[str, set[int]] = defaultdict(set)  # of a communicator, those that were seen
+    members: dict[str, dict[int, int]] = defaultdict(dict)
     furthest: dict[tuple[str, str, int], int] = {}  # by communicator, function and rank: the last number
+    sizes: dict[str, int] = {}
     for process, records in enumerate(processes):
-        for key, record in _keyed(records):
+        for key, record in records:
             found[key].append((process, record))
             if record.rank is not None:
-                ranks[key.communicator].add(record.rank)
+                members[key.communicator].setdefault(record.rank, process)
                 last = key.communicator, key.name, record.rank
                 furthest[last] = max(key.sequence, furthest.get(last, 0))
+            if record.ranks is not None:
+                sizes[key.communicator] = record.ranks
     offsets, error = _clocks(found, len(processes))
     joined: list[Joined] = []
     missing: list[Missing] = []
     unmatched = 0
     for key, parts in found.items():
-        expected = 2 if key.name.startswith("Send ") else parts[0][1].ranks
-        begun = sorted(_parts(parts, offsets), key=lambda part: part.start_ns)
-        if len(begun) >= (expected or 2) > 1:
+        known = members.get(key.communicator, {})
+        expected = 2 if key.name.startswith("Send ") else len(known)
+        begun = sorted(_parts(parts, offsets), key=_start)
+        if len(begun) >= expected > 1:
             joined.append(Joined(key, parts[0][1].bytes, tuple(begun)))
             continue
-        absent = [
-            rank
-            for rank in ranks[key.communicator]
-            if furthest.get((key.communicator, key.name, rank), -1) < key.sequence
-        ]
-        queued = [record.rank or 0 for _, record in parts if record.device_start_ns is None]
-        if begun and all(part.end_ns is None for part in begun) and (absent or queued):
-            waiting = sorted(part.rank for part in begun)
-            missing.append(
-                Missing(key, tuple(waiting), tuple(sorted(queued)), tuple(sorted(absent)), begun[0].start_ns)
-            )
-        else:
+        if not begun or any(part.end_ns is not None for part in begun):
             unmatched += len(parts)
-    joined.sort(key=lambda each: each.last.start_ns)
+            continue
+        absent = [rank for rank in known if furthest.get((key.communicator, key.name, rank), -1) < key.sequence]
+        queued = [record.rank or 0 for _, record in parts if record.device_start_ns is None]
+        if not absent and not queued:
+            unmatched += len(parts)
+            continue
+        waiting = sorted(part.rank for part in begun)
+        missing.append(Missing(key, tuple(waiting), tuple(sorted(queued)), tuple(sorted(absent)), begun[0].start_ns))
+    joined.sort(key=lambda each: each.parts[-1].start_ns)
     missing.sort(key=lambda each: each.since_ns)
-    return Collectives(tuple(joined), tuple(missing), tuple(offsets), error, unmatched)
+    lacking = {name: size - len(members.get(name, ())) for name, size in sizes.items()}
+    return Collectives(
+        *(tuple(joined), tuple(missing), tuple(offsets), error, unmatched, dict(members)),
+        {name: count for name, count in lacking.items() if count > 0},
+    )
 
 
-def table(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None = None) -> list[Row]:
-    """All collectives of a job by what they are, what takes longest in all first. ``told``: what :func:`join` gave."""
-    processes = [list(records) for records in processes]
-    told = told or join(processes)
+def _table(processes: Sequence[list[_Keyed]], told: Collectives) -> list[Row]:
     together = {each.key: each for each in told.joined}
     groups: dict[tuple[Any, ...], dict[Key, GpuCollective]] = defaultdict(dict)
+    beside: dict[tuple[Any, ...], list[int]] = {}  # exposed and hidden nanoseconds
     for records in processes:
-        for key, record in _keyed(records):
+        for key, record in records:
             alike = key.communicator, key.name, record.bytes, record.algorithm, record.protocol
             groups[alike].setdefault(key, record)
+            alone, length = exposed_of(record), record.duration_ns
+            if alone is not None and length is not None:
+                sums = beside.setdefault(alike, [0, 0])
+                sums[0] += alone
+                sums[1] += length - alone
     found = []
-    for (communicator, name, size, algorithm, protocol), calls in groups.items():
+    for alike, calls in groups.items():
+        communicator, name, size, algorithm, protocol = alike
         whole = [together[key] for key in calls if key in together]
         lengths = [each.duration_ns for each in whole] if whole else [each.duration_ns for each in calls.values()]
         known = [length for length in lengths if length is not None]
-        last = Counter(each.last.rank for each in whole).most_common(1)
+        last = Counter((each.last.rank, each.last.process) for each in whole).most_common(1)
         first = next(iter(calls.values()))
+        exposed, hidden = beside.get(alike, (None, None))
         found.append(
             Row(
                 communicator,
@@ -175,31 +237,81 @@ def table(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None
                 first.ranks,
                 len(calls),
                 round(median(known)) if known else None,
-                sum(each.waited_ns(part) for each in whole for part in each.parts) if whole else None,
-                last[0][0] if last else None,
+                sum(each.all_waited_ns for each in whole) if whole else None,
+                last[0][0][0] if last else None,
                 last[0][1] / len(whole) if last else None,
+                last[0][0][1] if last else None,
+                exposed,
+                hidden,
+                tuple(sorted({part.process for part in whole[0].parts})) if whole else (),
+                first.nodes,
             )
         )
     return sorted(found, key=lambda row: -(row.typical_ns or 0) * row.calls)
 
 
-def _keyed(records: Iterable[GpuCollective]) -> Iterable[tuple[Key, GpuCollective]]:
-    """The records of one process that can be matched, each with what the other parts have in common with it."""
-    seen: Counter[tuple[str, str, int | None]] = Counter()
-    for record in records:
-        if record.communicator is None:
+class Slow(NamedTuple):
+    """Collectives whose bytes take longer than the same in other communicators, or between other ranks."""
+
+    row: Row
+    usual_ns: float  # median of the typical times of the others
+    others: int
+
+    @property
+    def lost_ns(self) -> int:
+        """Of all calls together, a rank."""
+        return round(((self.row.typical_ns or 0) - self.usual_ns) * self.row.calls)
+
+
+def slow_links(rows: Iterable[Row]) -> list[Slow]:
+    """Rows that take half as long again as most others of their kind, what is lost most first.
+
+    Of a kind are: the function, the bytes, and how many ranks on how many nodes take part. Times count from the last
+    arrival on, so that no rank's lateness is in them.
+    """
+    kinds: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.waited_ns is not None and row.typical_ns and row.bytes and row.calls >= _ENOUGH:
+            kinds[row.name.partition(" ")[0], row.bytes, row.ranks, row.nodes].append(row)
+    found = []
+    for alike in kinds.values():
+        if len(alike) < 2:
             continue
-        name = record.name
+        usual = median(sorted(row.typical_ns or 0 for row in alike)[: -(-len(alike) // 2)])  # of the quicker half
+        found += [
+            Slow(row, usual, len(alike) - 1)
+            for row in alike
+            if (row.typical_ns or 0) >= (_FAR_SLOWER if len(alike) == 2 else _SLOWER) * usual
+        ]
+    return sorted(found, key=lambda slow: -slow.lost_ns)
+
+
+def exposed_of(record: GpuCollective) -> int | None:
+    """For how long the rank ran no other kernel beside it, where somebody has found that out."""
+    found = record.attributes.get(EXPOSED) if record.attributes else None
+    return found if type(found) is int else None
+
+
+def _keyed(records: Iterable[GpuCollective]) -> list[_Keyed]:
+    """The records of one process that can be matched, each with what the other parts have in common with it."""
+    seen: dict[Key, int] = {}
+    found = []
+    for record in records:
+        communicator, name, sequence = record.communicator, record.name, record.sequence
+        if communicator is None:
+            continue
         if record.peer is not None:
             ends = (record.rank, record.peer) if name == "Send" else (record.peer, record.rank)
             name = f"Send {ends[0]} to {ends[1]}"
-        place = record.communicator, name, record.sequence
-        count = seen[place]
-        seen[place] += 1
-        if record.sequence is None:
-            yield Key(record.communicator, name, count), record
-        else:
-            yield Key(record.communicator, name, record.sequence, count), record
+        key = Key(communicator, name, -1 if sequence is None else sequence)
+        count = seen.get(key, 0)
+        seen[key] = count + 1
+        if sequence is None:
+            key = key._replace(sequence=count)
+        elif count:
+            key = key._replace(again=count)
+        found.append((key, record))
+    return found
 
 
 def _parts(parts: list[tuple[int, GpuCollective]], offsets: Sequence[int | None]) -> Iterable[Part]:
@@ -220,19 +332,19 @@ def _clocks(found: dict[Key, list[tuple[int, GpuCollective]]], processes: int) -
             for process, end in ends[1:]:
                 apart[first, process].append(end - first_end)
     edges = {pair: (len(differences), round(median(differences))) for pair, differences in apart.items()}
+    ways: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # from a process: minus how many, to, difference
+    for (a, b), (count, difference) in edges.items():
+        ways[a].append((-count, b, difference))
+        ways[b].append((-count, a, -difference))
     offsets: list[int | None] = [None] * processes
-    if processes:
-        offsets[0] = 0
-    while True:  # the best known way to one more process
-        ways = [
-            (count, b, offsets[a], difference) if offsets[b] is None else (count, a, offsets[b], -difference)
-            for (a, b), (count, difference) in edges.items()
-            if (offsets[a] is None) != (offsets[b] is None)
-        ]
-        if not ways:
-            break
-        _, process, known, difference = max(ways, key=lambda way: way[0])
-        offsets[process] = (known or 0) + difference
+    queue = [(0, 0, 0)] if processes else []
+    while queue:  # the best known way to one more process
+        _, process, offset = heappop(queue)
+        if offsets[process] is None:
+            offsets[process] = offset
+            for count, other, difference in ways[process]:
+                if offsets[other] is None:
+                    heappush(queue, (count, other, offset + difference))
     left = [
         abs(each - ((offsets[b] or 0) - (offsets[a] or 0)))
         for (a, b), differences in apart.items()

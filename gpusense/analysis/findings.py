@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from .._runtime.text import count_text, percent_text
 from ..session import Session
-from . import rules_data, rules_device, rules_host
+from . import rules_data, rules_device, rules_host, rules_ranks
 from .facts import Facts, Finding
 
 #: What makes other findings worthless comes first whatever it could save.
@@ -18,14 +18,27 @@ _MOST = 0.5
 #: What follows from another finding, and is not said beside it.
 _EXPLAINS = {
     "shared_device": ("starved", "launch_bound", "periodic_stall", "no_demand", "anomalies", "nothing_to_gain"),
-    "late_rank": ("starved", "exposed_collectives", "periodic_stall", "no_demand", "anomalies"),
+    "late_rank": (
+        "starved",
+        "synchronising_call",
+        "launch_bound",
+        "exposed_collectives",
+        "periodic_stall",
+        "no_demand",
+        "anomalies",
+    ),
+    "slow_links": ("exposed_collectives",),
 }
-_NOTES = ("anomalies", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous", "memory_full")
+_NOTES = (
+    *("anomalies", "damaged_in_part", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous"),
+    "memory_full",
+)
 
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *rules_data.RULES,
     *rules_host.RULES,
     *rules_device.RULES,
+    *rules_ranks.RULES,
 )
 
 
@@ -78,4 +91,5 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
         tier = 0 if (finding.share or 0.0) >= _MOST else 1
     else:
         tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
-    return tier, -(finding.share or 0.0), -(finding.saving_ns or 0)
+    first = finding.kind in ("late_rank", "slow_links") and tier == 0  # before what else costs time on each rank
+    return tier, -(finding.share or 0.0) - first, -(finding.saving_ns or 0)

@@ -2,17 +2,19 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from .._records.records import GpuCollective, GpuKernel
-from .._runtime.text import count_text, one_line, percent_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..session import Session
 from .anomalies import median
-from .busy import sweeps, window
-from .collectives import Missing, Row, join, table
+from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_links
 from .facts import Finding
 from .families import is_collective
+from .figures import FIGURES, collectives_with_exposed, figures_of
 from .processes import divided, processes_of
+from .sampled import sampled
 
 
 class RankTime(NamedTuple):
@@ -29,6 +31,11 @@ class RankTime(NamedTuple):
     name: str = ""  # "rank 3"; "process 41" of a merged session whose processes have no ranks
     collectives: int = 0  # matched ones that it took part in
     late_ns: int | None = None  # median over its last arrivals: how much later it came than the one before it
+    cost_ns: int = 0  # of all its last arrivals together: how much later it came than the one before it
+    events: int = 0  # of its last arrivals those that make up most of that
+    event_ns: int = 0  # how late it is in one of these: half of ``cost_ns`` is of later ones
+    busy_ns: int = 0
+    sm_mhz: float | None = None  # median of the monitor's samples while the device worked
 
 
 class Ranks(NamedTuple):
@@ -41,6 +48,30 @@ class Ranks(NamedTuple):
     clock_error_ns: int | None  # median disagreement of matched ends once offsets are taken off
     notes: tuple[str, ...]
     missing: tuple[Missing, ...] = ()  # collectives that some ranks waited in at the end, and others never began
+    alike: tuple[tuple[int, ...], ...] = ()  # places in ``ranks`` of those that hardly differ, most first
+    slow: tuple[Slow, ...] = ()  # collectives that take longer than others of their kind
+    together: tuple[int, ...] = ()  # places in ``ranks`` of those that the others wait for, where these are several
+
+
+class Job(NamedTuple):
+    """The sessions of a job's ranks in the order of their numbers, and what their collectives say together."""
+
+    sessions: tuple[Session, ...]
+    numbers: tuple[int, ...]
+    told: Collectives | None  # None where NCCL told of none
+    rows: tuple[Row, ...]
+
+
+def job(sessions: Sequence[Session]) -> Job:
+    """By ``meta["rank"]``, by place where they have none. Raises ValueError for two sessions of the same rank."""
+    numbered = {_number(session, place): session for place, session in enumerate(sessions)}
+    if len(numbered) != len(sessions):
+        raise ValueError("two sessions have the same rank; compare runs with diff instead")
+    order = sorted(numbered)
+    mine = [numbered[number] for number in order]
+    found = [collectives_with_exposed(one) for one in mine]
+    told, rows = joined_table(found) if any(found) else (None, [])
+    return Job(tuple(mine), tuple(order), told, tuple(rows))
 
 
 def ranks(sessions: Sequence[Session]) -> Ranks:
@@ -51,38 +82,35 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
     same time on all ranks, so the median difference of ends is the difference of clocks; starts are compared after
     taking it off. Raises ValueError for two sessions of the same rank.
     """
-    numbered = {_number(session, place): session for place, session in enumerate(sessions)}
-    if len(numbered) != len(sessions):
-        raise ValueError("two sessions have the same rank; compare runs with diff instead")
-    order = sorted(numbered)
+    return _compared(job(sessions))
+
+
+def _compared(these: Job) -> Ranks:
     notes: list[str] = []
-    seen = _arrived([numbered[rank] for rank in order], notes)
+    seen = _arrived(these, notes)
     rows = []
-    for at, rank in enumerate(order):
-        session = numbered[rank]
-        name = str(session.meta.get("root") or f"rank {rank}")
-        span = window(session)
-        computing = communicating = exposed = 0
-        for walk in sweeps(session).values():
-            parts = walk.parts()
-            computing += parts.compute
-            communicating += parts.collective
-            exposed += parts.collective - parts.collective_hidden
-        if session.work.summed:
+    for at, (rank, session) in enumerate(zip(these.numbers, these.sessions, strict=True)):
+        figures = figures_of(session)
+        name = name_of(session, rank)
+        if figures.summed:
             notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
         rows.append(
             RankTime(
                 rank=rank,
-                window_ns=span[1] - span[0] if span else 0,
-                compute_ns=computing,
-                collective_ns=communicating,
-                collective_exposed_ns=exposed,
+                window_ns=figures.window_ns,
+                compute_ns=figures.compute_ns,
+                collective_ns=figures.collective_ns,
+                collective_exposed_ns=figures.exposed_ns,
                 last_arrivals=len(seen.late_ns[at]),
                 waited_ns=seen.waited_ns[at],
                 clock_offset_ns=seen.offsets_ns[at],
                 name=name,
                 collectives=seen.collectives[at],
                 late_ns=round(median(seen.late_ns[at])) if seen.late_ns[at] else None,
+                cost_ns=sum(seen.late_ns[at]),
+                **_events(seen.late_ns[at]),
+                busy_ns=figures.busy_ns,
+                sm_mhz=figures.sm_mhz,
             )
         )
     mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
@@ -94,7 +122,95 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
         clock_error_ns=seen.error_ns,
         notes=tuple(dict.fromkeys(notes)),
         missing=seen.missing,
+        alike=tuple(map(tuple, clusters(rows))),
+        slow=tuple(slow_links(these.rows)),
+        together=_together(rows) if _straggler(rows) is None else (),
     )
+
+
+def name_of(session: Session, rank: int) -> str:
+    """ "rank 3"; "process 41" of a merged session whose processes have no ranks."""
+    return str(session.meta.get("root") or f"rank {rank}")
+
+
+#: Figures of a rank by which it is like others: within so much of the run, or of the figure itself.
+_LIKE = ("compute_ns", "collective_exposed_ns", "busy_ns", "cost_ns", "waited_ns")
+_OF_THE_RUN, _OF_ITSELF = 0.03, 0.1
+#: Of the waiting of the others so much is for the last rank alone, where one is late.
+_ALONE = 0.3
+#: Who waits so little of what others wait is waited for.
+_LITTLE = 0.2
+#: So many groups are told apart; what remains is one.
+_GROUPS = 8
+
+
+def clusters(rows: Sequence[RankTime]) -> list[list[int]]:
+    """Places of ranks that are alike, largest group first. Of many kinds the last group holds all that remain."""
+    left, found = list(range(len(rows))), list[list[int]]()
+    floor = _OF_THE_RUN * median([row.window_ns for row in rows]) if rows else 0.0
+    while left and len(found) < _GROUPS - 1:
+        middle = [median([getattr(rows[at], name) for at in left]) for name in _LIKE]
+        mine = [at for at in left if _near(rows[at], middle, floor)]
+        if not mine:  # no rank is like the middle of all
+            distances = [_far(_values(rows[at]), middle) for at in left]
+            centre = _values(rows[left[distances.index(min(distances))]])
+            mine = [at for at in left if _near(rows[at], centre, floor)]
+        found.append(mine)
+        left = [at for at in left if at not in set(mine)]
+    found.sort(key=lambda mine: (-len(mine), mine))
+    return [*found, left] if left else found
+
+
+def _near(row: RankTime, centre: Sequence[float], floor: float) -> bool:
+    pairs = zip(_values(row), centre, strict=True)
+    return all(abs(own - usual) <= max(floor, _OF_ITSELF * usual) for own, usual in pairs)
+
+
+def _values(row: RankTime) -> list[int]:
+    return [getattr(row, name) for name in _LIKE]
+
+
+def _far(values: Sequence[float], centre: Sequence[float]) -> float:
+    return sum(abs(own - usual) for own, usual in zip(values, centre, strict=True))
+
+
+def telling(sessions: Sequence[Session], most: int) -> list[int]:
+    """Places of the sessions that show a job best: who is missing or late, and of each group of ranks that are alike
+    one, of the largest first. In order."""
+    these = job(sessions)
+    answer, by_number = _compared(these), {_number(one, place): place for place, one in enumerate(sessions)}
+    chosen: list[int] = []
+    if answer.missing and these.told is not None:
+        first = answer.missing[0]
+        known = these.told.members[first.key.communicator]
+        chosen += [known[rank] for rank in (*first.absent, *first.queued)[:1]]
+    if answer.straggler is not None:
+        chosen.append(these.numbers.index(answer.straggler))
+    chosen += [slow.row.members[0] for slow in answer.slow[:1]]
+    chosen += [mine[0] for mine in answer.alike]
+    kept = list(dict.fromkeys(chosen))[:most]
+    return sorted(by_number[these.numbers[at]] for at in kept)
+
+
+def names_text(rows: Sequence[RankTime]) -> str:
+    """ "ranks 0 to 62"; "process 41 and 6 others" where they have no ranks."""
+    if all(row.name == f"rank {row.rank}" for row in rows):
+        return _numbers([row.rank for row in rows])
+    first = one_line(rows[0].name, 40)
+    return first if len(rows) == 1 else f"{first} and {count_text(len(rows) - 1, 'other')}"
+
+
+def alike_text(answer: Ranks) -> str:
+    """ "Ranks 0 to 62 are alike; rank 63 is apart."; "" for a few ranks that are all alike."""
+    groups = [[answer.ranks[at] for at in mine] for mine in answer.alike]
+    if len(groups) < 2:
+        return f"All {len(answer.ranks)} ranks are alike." if len(answer.ranks) > 2 else ""
+    large = [names_text(mine) for mine in groups if len(mine) > 1]
+    rest = [mine[0] for mine in groups if len(mine) == 1]
+    parts = [f"{name} are alike" for name in large]
+    if rest:
+        parts.append(f"{names_text(rest)} {'is' if len(rest) == 1 else 'are'} apart")
+    return f"{_capital('; '.join(parts), 400)}." if large else ""
 
 
 def split(session: Session) -> list[Session]:
@@ -111,23 +227,62 @@ def split(session: Session) -> list[Session]:
     parts = divided(session, {one["root"]: at for at, one in enumerate(listed)})
     for part, one, number in zip(parts, listed, numbers, strict=True):
         part.meta = {**session.meta, **one, "rank": number, "processes": []}
+    by_root = {one["root"]: part for one, part in zip(listed, parts, strict=True)}
+    for card in sampled(session) if session.metrics else ():
+        for root in card.processes & by_root.keys():
+            by_root[root].metrics += card.samples
     return parts
+
+
+def shown_text(session: Session) -> str:
+    """Which ranks are alike, and whose work is in the session where that is not all; "" of a session of one."""
+    answer = session.once(ranks_of)
+    if answer is None:
+        return ""
+    said = alike_text(answer)
+    whole = {one["root"] for one in processes_of(session) if FIGURES not in one}
+    shown = [row for row in answer.ranks if row.name in whole]
+    if len(shown) == len(answer.ranks) or not shown:
+        return said
+    return f"{said} Work is shown of {names_text(shown)}; name the files of other ranks to see theirs.".lstrip()
+
+
+def job_of(session: Session) -> Job:
+    """Of the processes of a session, merged or not."""
+    return job(split(session))
 
 
 def ranks_of(session: Session) -> Ranks | None:
     """The processes of a merged session compared; None for a session of one."""
-    return ranks(split(session)) if len(processes_of(session)) > 1 else None
+    return _compared(session.once(job_of)) if len(processes_of(session)) > 1 else None
 
 
 def collectives_of(session: Session) -> list[Row]:
     """All collectives of a session, merged or not, by what they are."""
     if not any(type(record) is GpuCollective for record in session.records):
         return []
-    return table([one.collectives for one in split(session)])
+    return list(session.once(job_of).rows)
 
 
-def rank_findings(answer: Ranks) -> list[Finding]:
-    """What the ranks' comparison says, as findings."""
+#: Of a rank that is late in fewer of its collectives it is said how often.
+_ALWAYS = 0.5
+
+
+def late_text(slow: RankTime) -> str:
+    """ "Rank 3 arrives last in 99 % of 200 collectives, by 8.00 ms"; "… arrives last by 60.0 ms in 20 of 800"."""
+    if slow.events < _ALWAYS * slow.collectives and slow.events * 2 < slow.last_arrivals + slow.collectives // 10:
+        return (
+            f"{_capital(slow.name)} arrives last by {time_text(slow.event_ns)} in {slow.events:,} of "
+            f"{count_text(slow.collectives, 'collective')}"
+        )
+    return (
+        f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / slow.collectives)} of "
+        f"{count_text(slow.collectives, 'collective')}, by {time_text(slow.late_ns or 0)}"
+    )
+
+
+def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
+    """What the ranks' comparison says, as findings. ``why``: what keeps the rank that is late."""
     found = [_hang(answer.missing)] if answer.missing else []
     if answer.straggler is not None:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)
@@ -137,9 +292,7 @@ def rank_findings(answer: Ranks) -> list[Finding]:
         found.append(
             Finding(
                 "late_rank",
-                f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / slow.collectives)} of "
-                f"{count_text(slow.collectives, 'collective')}, by {time_text(slow.late_ns or 0)}; waiting for it "
-                f"costs {others}.",
+                f"{late_text(slow)}{f': {why}' if why else ''}; waiting for it costs {others}.",
                 (
                     (
                         f"It computes {time_text(slow.compute_ns)}; the mean is "
@@ -153,6 +306,8 @@ def rank_findings(answer: Ranks) -> list[Finding]:
                 where=slow.name,
             )
         )
+    if answer.together and not any(set(answer.together) == set(slow.row.members) for slow in answer.slow):
+        found.append(_late_together(answer))
     if answer.imbalance is not None and answer.imbalance >= 0.1:
         by_time = sorted(answer.ranks, key=lambda row: -row.compute_ns)
         shown = by_time if len(by_time) <= 8 else [*by_time[:4], *by_time[-4:]]
@@ -170,7 +325,53 @@ def rank_findings(answer: Ranks) -> list[Finding]:
                 "high",
             )
         )
-    return found
+    return found + [_slow_link(answer, slow) for slow in answer.slow[:1]]
+
+
+def _late_together(answer: Ranks) -> Finding:
+    late = [answer.ranks[at] for at in answer.together]
+    cost = round(_mean_wait(answer.ranks, late))
+    own, usual = (
+        sum(row.compute_ns for row in rows) / len(rows)
+        for rows in (late, [row for row in answer.ranks if row not in late])
+    )
+    return Finding(
+        "late_rank",
+        f"{_capital(names_text(late))} arrive last together; waiting for them costs the others {time_text(cost)} each.",
+        (f"They compute {time_text(own)}, the others {time_text(usual)}.",),
+        "Look at what these ranks have in common: a host, a switch, a stage of the pipeline, a kind of data.",
+        "medium",
+        cost,
+        where=names_text(late),
+    )
+
+
+def _slow_link(answer: Ranks, slow: Slow) -> Finding:
+    """Links that carry less than others of their kind."""
+    row = slow.row
+    members = names_text([answer.ranks[at] for at in row.members])
+    function, _, pair = row.name.partition(" ")
+    others = f"{slow.others:,} others" if slow.others > 1 else "the other"
+    usual = (row.bytes or 0) * 1e9 / slow.usual_ns
+    more = [
+        f"{each.row.name} among {names_text([answer.ranks[at] for at in each.row.members])}"
+        for each in answer.slow[1:4]
+    ]
+    return Finding(
+        "slow_links",
+        f"{function} of {size_text(row.bytes)} {'between' if pair else 'among'} {members} takes "
+        f"{time_text(row.typical_ns)}, where {others} like it {'take' if slow.others > 1 else 'takes'} "
+        f"{time_text(slow.usual_ns)}: {rate_text(row.algorithm_bandwidth)} instead of {rate_text(usual)}.",
+        (
+            f"{count_text(row.calls, 'call')}; times count from the arrival of the last rank on.",
+            *([f"So are {', '.join(more)}{' and more' if answer.slow[4:] else ''}."] if more else ()),
+        ),
+        "Look at the links of these ranks: errors of NVLink and PCIe (nvidia-smi nvlink -e), the speed of the network "
+        "card, and which way NCCL goes (NCCL_DEBUG=INFO).",
+        "medium",
+        slow.lost_ns,
+        where=members,
+    )
 
 
 def _hang(missing: Sequence[Missing]) -> Finding:
@@ -205,14 +406,14 @@ def _numbers(ranks: Sequence[int]) -> str:
             stretches[-1][1] = rank
         else:
             stretches.append([rank, rank])
-    texts = [str(a) if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in stretches]
+    texts = [text for a, b in stretches for text in ([f"{a} to {b}"] if b > a + 1 else map(str, range(a, b + 1)))]
     word = "rank" if len(ranks) == 1 else "ranks"
     shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more ranges"]
     return f"{word} {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"{word} {''.join(shown)}"
 
 
-def _capital(name: str) -> str:
-    return one_line(name[:1].upper() + name[1:], 60)
+def _capital(name: str, most: int = 60) -> str:
+    return one_line(name[:1].upper() + name[1:], most)
 
 
 def _number(session: Session, place: int) -> int:
@@ -239,11 +440,19 @@ def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]
         if len({len(kernels) for kernels in lists}) == 1:
             found += [list(group) for group in zip(*lists, strict=True)]
         else:
-            notes.append(f"{name}: {', '.join(str(len(kernels)) for kernels in lists)} calls by rank, not matched")
+            notes.append(f"{name}: {_calls_text([len(kernels) for kernels in lists])} calls by rank, not matched")
     if not found:
         notes.append("no collective was seen on every rank: clocks cannot be compared, nor arrivals")
     found.sort(key=lambda group: group[0].start_ns)
     return found
+
+
+def _calls_text(calls: list[int]) -> str:
+    """ "20, 0"; of many ranks "20 (63 ranks), 19 (1 rank)"."""
+    if len(calls) <= 8:
+        return ", ".join(map(str, calls))
+    common = Counter(calls).most_common(4)
+    return ", ".join(f"{count:,} ({count_text(times, 'rank')})" for count, times in common)
 
 
 def _clocks(matched: list[list[GpuKernel]]) -> tuple[tuple[int | None, ...], int]:
@@ -267,11 +476,17 @@ class _Arrived(NamedTuple):
     missing: tuple[Missing, ...]
 
 
-def _arrived(sessions: list[Session], notes: list[str]) -> _Arrived:
-    told = join([session.collectives for session in sessions]) if len(sessions) > 1 else None
+def _arrived(these: Job, notes: list[str]) -> _Arrived:
+    told, sessions = these.told if len(these.sessions) > 1 else None, list(these.sessions)
     if told is not None and told.joined:
         arrivals = [[(part.start_ns, part.process) for part in each.parts] for each in told.joined]
         offsets, error = told.offsets_ns, told.error_ns
+        if told.absent:
+            lacking = max(told.absent.values())
+            notes.append(
+                f"{count_text(lacking, 'rank')} of a communicator {'was' if lacking == 1 else 'were'} not recorded: "
+                "whom the others waited for may be one of these"
+            )
     else:
         matched = _matched(sessions, notes)
         offsets, error = _clocks(matched) if matched else ((None,) * len(sessions), None)
@@ -293,11 +508,40 @@ def _arrived(sessions: list[Session], notes: list[str]) -> _Arrived:
     return seen
 
 
+def _events(late_ns: list[int]) -> dict[str, int]:
+    ordered = sorted(late_ns, reverse=True)
+    half = next(
+        (late for late, sofar in zip(ordered, accumulate(ordered), strict=True) if 2 * sofar >= sum(ordered)), 0
+    )
+    return {"event_ns": half, "events": sum(2 * late >= half for late in ordered) if half else 0}
+
+
 def _straggler(rows: list[RankTime]) -> int | None:
-    """The rank that was last in more than half of at least five of its collectives; of two ranks, in four fifths."""
+    """The rank that most of the waiting is for; else the one that was last in more than half of at least five of its
+    collectives. Of two ranks, four fifths. Late once, as at the first collective, is no habit."""
     enough = [row for row in rows if row.collectives >= 5]
     if not enough or len(rows) < 2:
         return None
-    worst = max(enough, key=lambda row: row.last_arrivals / row.collectives)
-    share = worst.last_arrivals / worst.collectives
-    return worst.rank if share > 0.5 and (len(rows) > 2 or share >= 0.8) else None
+    least, whole = 0.5 if len(rows) > 2 else 0.8, sum(row.cost_ns for row in rows)
+    worst = max(enough, key=lambda row: row.cost_ns)
+    if worst.events < 2 or worst.cost_ns <= least * whole:
+        worst = max(enough, key=lambda row: row.last_arrivals / row.collectives)
+        if worst.last_arrivals <= least * worst.collectives:
+            return None
+    # Where others come hardly earlier than the last one, they are late together: see :func:`_together`.
+    return worst.rank if _ALONE * _mean_wait(rows, [worst]) <= worst.cost_ns else None
+
+
+def _mean_wait(rows: Sequence[RankTime], late: Sequence[RankTime]) -> float:
+    """How long the others wait, each on average."""
+    waits = [row.waited_ns for row in rows if row not in late]
+    return sum(waits) / len(waits) if waits else 0.0
+
+
+def _together(rows: Sequence[RankTime]) -> tuple[int, ...]:
+    """Places of several ranks that the others wait for, and that wait for nobody themselves."""
+    longest = max((row.waited_ns for row in rows), default=0)
+    late = [at for at, row in enumerate(rows) if row.collectives and row.waited_ns < _LITTLE * longest]
+    others = [row for row in rows if row.collectives and row.waited_ns > 0.5 * longest]
+    whole = len(late) > 1 and len(late) + len(others) == len(rows) and 2 * len(late) <= len(rows)
+    return tuple(late) if whole and longest > _OF_THE_RUN * median([row.window_ns for row in rows]) else ()

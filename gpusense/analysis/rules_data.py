@@ -334,9 +334,12 @@ def damaged(facts: Facts) -> Iterator[Finding]:
             "high",
         )
     if unread:
+        # Of a job the other files are whole, and what they say is not worthless.
+        several = len(processes_of(facts.session)) > 2 and bool(facts.device_operations)
+        which = "Of the session files some are" if several else "The session file is"
         yield Finding(
-            "damaged",
-            f"The session file is damaged in {count_text(len(unread), 'place')}: {rest}.",
+            "damaged_in_part" if several else "damaged",
+            f"{which} damaged in {count_text(len(unread), 'place')}: {rest}.",
             (
                 *map(sentence, unread[:10]),
                 "A program that was killed leaves only its last part missing.",

@@ -16,13 +16,12 @@ from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS, WAYS
 from .processes import processes_of
-from .ranks import rank_findings, ranks_of
 from .rows import Rows, marked
 from .rules_host import finding
 from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
 from .view import WORTH, View
-from .words import COPIES, IDLE, among_steps, copies_text, each_text, place_text
+from .words import COPIES, IDLE, among_steps, copies_text, each_text
 
 _MUCH = 0.15  # of the phase: worth a word about kernels
 #: What pinned memory reaches over PCIe of generation 4 with 16 lanes, where neither the run nor a sample says better.
@@ -704,40 +703,6 @@ def _sums_alone(facts: Facts) -> Finding:
     )
 
 
-def across_ranks(facts: Facts) -> Iterator[Finding]:
-    """What only a merged session of several processes shows."""
-    answer = facts.session.once(ranks_of)
-    if answer is not None:
-        length = max((view.length_ns for view in facts.views), default=0)
-        for one in rank_findings(answer):
-            share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
-            found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
-            yield _why_late(facts, found) if one.kind == "late_rank" else found
-
-
-def _why_late(facts: Facts, found: Finding) -> Finding:
-    """With what keeps the rank: its host, where its device is idle for more than the others are."""
-    late = [view for view in facts.feeding if view.program.root == found.where]
-    others = [view for view in facts.feeding if view.program.root != found.where]
-    if not late or not others:
-        return found
-    view, cause = late[0], late[0].causes["host"]
-    usual = sum(one.share(one.causes["host"].total_ns) for one in others) / len(others)
-    if view.share(cause.total_ns) < usual + WORTH:
-        return found
-    where = place_text(view, cause.gaps)
-    return found._replace(
-        evidence=(
-            (
-                f"Its device is idle for {each_text(view, cause.total_ns)}{f' {where}' if where else ''}, waiting "
-                f"for its host; those of the others for {percent_text(usual)}."
-            ),
-            *found.evidence,
-        ),
-        fix=f"Look at what the host of {found.where} does there: its input pipeline, its part of the data, its cores.",
-    )
-
-
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     copies,
     small_copies,
@@ -748,7 +713,6 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     imbalance,
     shared_device,
     unusual,
-    across_ranks,
     device_state,
     nothing_to_gain,
 )

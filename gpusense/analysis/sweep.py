@@ -113,6 +113,11 @@ class Columns(NamedTuple):
     classes: Sequence[int]
     streams: Sequence["int | None"]
 
+    @property
+    def classes_used(self) -> set[int]:
+        """The classes of work that there are."""
+        return {self.classes[kind] for kind in set(self.rows.of(self.kinds))}
+
     def where(self, wanted: Sequence[bool]) -> "_Covered":
         """When any of the kinds that are wanted ran."""
         return _Covered(self, self.rows.where(marked(self.kinds, wanted)))

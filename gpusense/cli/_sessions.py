@@ -1,6 +1,8 @@
 """Sessions as the command line names them: files, folders of runs, and what belongs to a file."""
 
 import os
+from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 from .._runtime.errors import GpuSenseError
@@ -11,11 +13,87 @@ from . import _outputs, _runs
 CHILDREN = "children"
 
 
-def loaded(paths: list[str], **choice: Any) -> Any:
-    """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``."""
+#: Of a job with more files those ranks are read whole that tell most; of the others what comparing them needs.
+MANY = 8
+_SHOWN = 4
+
+
+def loaded(paths: list[str], whole: bool = True, **choice: Any) -> Any:
+    """One session of everything in ``paths``, files or folders of runs. ``choice``: as for ``load``. Of many files not
+    ``whole``: the work of a few ranks, and the collectives of all."""
+    files = _files(paths)
+    if whole:
+        return joined(_each(_load, files, choice), **choice)
+    if len(files) <= MANY:
+        sessions = _each(_load, files, choice)
+        started = [path for session in sessions for path in _companions(session)]
+        if len({*map(_whole_path, (*files, *started))}) <= MANY:
+            return joined(sessions, **choice)
+        runs = [session.meta.get("run") for session in sessions]
+        return _job(list(dict.fromkeys(map(_whole_path, (*files, *started)))), runs, choice)
+    return _job(files, [], choice)
+
+
+def _job(files: list[str], runs: list[Any], choice: dict[str, Any]) -> Any:
+    """One session of many ranks. ``runs``: which they are of, where names alone were known."""
+    from ..analysis.figures import FIGURES
+    from ..analysis.ranks import telling
+    from ..session import merge
+
+    read = list(zip(files, _each(_brief, files, choice), strict=True))
+    missing = [f"nothing is known of a rank: {one}" for _, one in read if isinstance(one, str)]
+    known = [(path, one) for path, one in read if not isinstance(one, str)]
+    known = [(path, one) for path, one in known if not runs or one.meta.get("run") in runs]
+    known = sorted(known, key=lambda pair: _place(pair[1]))
+    worked = [(path, one) for path, one in known if one.meta.get("rank") is not None or one.meta[FIGURES]["busy_ns"]]
+    known = worked or known  # without what launched them
+    if not known:
+        raise GpuSenseError(missing[0])
+    briefs = [one for _, one in known]
+    places = telling(_numbered(briefs), _SHOWN)
+    for place, session in zip(places, _each(_load, [known[place][0] for place in places], choice), strict=True):
+        briefs[place] = session
+    session = merge(briefs)
+    if missing:
+        session.meta["missing"] = missing
+    return session
+
+
+def _numbered(sessions: list[Any]) -> list[Any]:
+    """The sessions, without the numbers of ranks where two have the same, as of two runs."""
+    numbers = [session.meta.get("rank") for session in sessions]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        for session in sessions:
+            session.meta["rank"] = None
+    return sessions
+
+
+def _load(path: str, choice: dict[str, Any]) -> Any:
     from ..session import load
 
-    return joined([load(path, **choice) for path in _files(paths)], **choice)
+    return load(path, **choice)
+
+
+def _brief(path: str, choice: dict[str, Any]) -> Any:
+    """What comparing a rank with others needs; a sentence where the file cannot be read."""
+    from ..analysis.figures import brief
+
+    try:
+        return brief(_load(path, choice))
+    except GpuSenseError as error:
+        return str(error)
+
+
+def _each(read: Callable[[str, dict[str, Any]], Any], paths: list[str], choice: dict[str, Any]) -> list[Any]:
+    """What ``read`` gives of each path, by as many processes as there are cores."""
+    workers = min(len(paths) // 2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if workers < 2:
+        return [read(path, choice) for path in paths]
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+        return list(pool.map(read, paths, repeat(choice)))
 
 
 def last() -> str:

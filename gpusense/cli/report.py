@@ -1,6 +1,7 @@
 """Turn session files into text, JSON, HTML, a Perfetto or Chrome trace, a flame graph; several files are merged."""
 
 import argparse
+import gc
 import os
 import sys
 from typing import Any
@@ -9,6 +10,9 @@ from .._runtime.text import terminal
 from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
+
+#: Forms that another program reads, which has the tools to choose among many ranks.
+_OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0, also for a damaged file that could be read in part: the report says what is missing."""
+    searched = gc.isenabled()
+    gc.disable()  # hardly anything of a session is garbage before the report is written
+    try:
+        return _report(arguments)
+    finally:
+        if searched:
+            gc.enable()
+
+
+def _report(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
     from ._sessions import last, loaded
 
@@ -46,7 +60,8 @@ def main(arguments: argparse.Namespace) -> int:
     target = _target(arguments.output, form, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    session = loaded(sessions, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
+    whole = form == "session" or form in _OF_ALL_WORK
+    session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
     if form == "text" and target is None:
         _text(session)
     else:

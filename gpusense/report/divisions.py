@@ -17,8 +17,10 @@ from ..analysis.anomalies import median
 from ..analysis.busy import DeviceKey
 from ..analysis.facts import Facts
 from ..analysis.families import family
+from ..analysis.figures import FIGURES
 from ..analysis.intervals import Interval, intersect, total
 from ..analysis.operation import DEVICE_KINDS, Operation
+from ..analysis.processes import processes_of
 from ..analysis.program import INTERLUDE, START_UP, STEADY, TAIL, WHOLE, Program, Steps
 from ..analysis.startup import dominates, start_up
 from ..analysis.view import View
@@ -271,7 +273,9 @@ class Divisions:
             parts[0] += self._start_up(program)
         busy = [f"{one.device} {percent_text(one.busy_share)}" for one in judged[:8]]
         more = f" and {len(judged) - 8} more" if judged[8:] else ""
-        if len(judged) > 1:
+        if any(FIGURES in one for one in processes_of(self._facts.session)):  # of the others nothing is here
+            parts.append(f"busy for so much of the {of}: {', '.join(busy)}{more}")
+        elif len(judged) > 1:
             mean = sum(one.busy_share for one in judged) / len(judged)
             which = "GPUs" if all(one.processor == "GPU" for one in judged) else "devices"
             parts.append(f"{which} busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")

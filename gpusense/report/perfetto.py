@@ -18,13 +18,14 @@ from .._runtime.text import one_line
 from ..analysis.busy import window
 from ..analysis.processes import processes_of
 from ..analysis.program import Program
+from ..analysis.ranks import job_of, name_of
 from ..session import Session
 from . import identity
 from .divisions import GAPS, Gap, divisions_of, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import device_series
-from .tracks import Track, card_name, end_of, label, tracks
+from .tracks import Track, card_name, end_of, label, spread, tracks
 
 # Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -35,6 +36,7 @@ _NOTE_NAME, _NOTE_INT, _NOTE_DOUBLE, _NOTE_TEXT_ID = 1, 4, 5, 17
 _BEGIN, _END, _COUNT = 1, 2, 4
 _CLEARED, _NEEDS_STATE, _EXPLICIT = 1, 2, 3
 _REALTIME, _BOOTTIME = 1, 6
+_FLOWS_OF_COLLECTIVES = 1 << 48  # beyond those of launches
 _PIECE = 1 << 20
 
 _SEQUENCE_BYTES = number(_SEQUENCE, 1)
@@ -85,10 +87,41 @@ def packets(session: Session) -> Iterator[bytes]:
             yield from writer.gaps(divisions.gaps(track.device), groups[track.group])
     for track in of_host:
         yield from writer.track(track, groups[track.group])
+    yield from _collectives(session, writer, groups)
     for watched, name, unit, points in device_series(session):
         group = card_name(session, watched)
         yield writer.group(groups, group, None)
         yield from writer.counter(groups[group], name, unit, points)
+
+
+class _Part(NamedTuple):
+    """One rank's part of a collective, on its own clock."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    flow: int  # of all parts of the collective
+    waited_ns: int
+
+
+def _collectives(session: Session, writer: "_Writer", groups: dict[str, int]) -> Iterator[bytes]:
+    """In the group of each rank a track of its collectives on the device, each connected with those of the others."""
+    these = session.once(job_of)
+    if these.told is None or len(these.sessions) < 2:
+        return
+    parts: list[list[_Part]] = [[] for _ in these.sessions]
+    for flow, each in enumerate(these.told.joined, _FLOWS_OF_COLLECTIVES):
+        name = f"{each.key.name} {each.key.sequence}"
+        for part in each.parts:
+            shift = these.told.offsets_ns[part.process] or 0
+            end = each.last.start_ns if part.end_ns is None else part.end_ns
+            waited = each.waited_ns(part)
+            parts[part.process].append(_Part(part.start_ns + shift, end + shift, name, flow, waited))
+    for one, number_of, mine in zip(these.sessions, these.numbers, parts, strict=True):
+        group = name_of(one, number_of)
+        yield writer.group(groups, group, one.meta.get("pid"))
+        for lane in spread(sorted(mine)):
+            yield from writer.parts(lane, groups[group])
 
 
 class _Frame(NamedTuple):
@@ -164,6 +197,15 @@ class _Writer:
             yield self._timed(start, frame, flows)
         while stack:
             yield self._timed(stack.pop(), ended)
+
+    def parts(self, parts: "list[_Part]", parent: int) -> Iterator[bytes]:
+        """A track of parts of collectives, which follow each other."""
+        uuid, descriptor = self._child("collectives on the device", parent)
+        yield descriptor
+        begin, end = number(_TYPE, _BEGIN) + number(_TRACK, uuid), _END_BYTES + number(_TRACK, uuid)
+        for part in parts:
+            event = begin + self._name(part.name) + self._note("waited ns", part.waited_ns)
+            yield self._packet(part.start_ns, event + fixed64(_FLOWS, part.flow)) + self._packet(part.end_ns, end)
 
     def phases(self, program: Program, parent: int) -> Iterator[bytes]:
         """A track with the phases of a process and one with its steps."""

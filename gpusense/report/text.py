@@ -9,9 +9,11 @@ from .._records.device_identity import device_of
 from .._records.records import NO_GPU
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.facts import Facts, Finding
+from ..analysis.figures import FIGURES
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
+from ..analysis.ranks import shown_text
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
@@ -187,7 +189,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
     """What ran, on what, and for how long; its phases, and how busy the device was in the one that matters."""
     devices = devices_seen(session)
     worked = {device_of(facts.session.devices, time.backend, time.device) for time in facts.times}
-    names = Counter(one_line(device.name, 40) for device in devices if device in worked)
+    brief = any(FIGURES in one for one in _processes(session))  # their devices worked, and their work is not here
+    names = Counter(one_line(device.name, 40) for device in devices if brief or device in worked)
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     none = "" if facts.device_operations else "no device seen"
@@ -196,7 +199,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
         parts.insert(1, count_text(len(_processes(session)), "process", "processes"))
     lines = style.wrapped(f"gpusense: {' · '.join(part for part in parts if part)}", paint="bold")
     busy = divisions.sentence()
-    return [*lines, *_remarks(session, style), *(style.wrapped(busy, paint="bold") if busy else ())]
+    said = [text for text in (busy, shown_text(session)) if text]
+    return [*lines, *_remarks(session, style), *(line for text in said for line in style.wrapped(text, paint="bold"))]
 
 
 def _notes(session: Session) -> list[str]:

@@ -6,7 +6,6 @@ Work that overlaps on one track is spread over overflow lanes, because viewers d
 from array import array
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from operator import getitem
 from typing import Any, NamedTuple
 
 from .._records import lanes
@@ -24,7 +23,9 @@ from .._records.records import (
 )
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import one_line
+from ..analysis.figures import FIGURES
 from ..analysis.operation import WAYS
+from ..analysis.processes import processes_of
 from ..analysis.rows import Rows
 from ..analysis.sampled import SampledCard
 from ..session import Session
@@ -37,10 +38,13 @@ _WITHOUT_ROWS: dict[type, str] = {
     GpuCollective: "launches of collectives",
     Syscall: "syscalls",
 }
+_ON_DEVICE = "collectives on the device"
 _HOST_TRACKS = {**_WITHOUT_ROWS, GpuSync: "waits"}
 _ORDER = {
     name: at
-    for at, name in enumerate(("blocks", "compute", "launches of collectives", "waits", "syscalls", "stream", "copies"))
+    for at, name in enumerate(
+        ("blocks", "compute", "launches of collectives", _ON_DEVICE, "waits", "syscalls", "stream", "copies")
+    )
 }
 
 
@@ -76,9 +80,15 @@ def tracks(session: Session, *, work: bool = True) -> list[Track]:
     only what has no row in the table of all work: see :func:`work_tracks`."""
     rows: dict[tuple[Any, ...], list[Any]] = {}
     merged = bool(session.meta.get("processes"))
+    brief = {one["root"] for one in processes_of(session) if FIGURES in one}
     for record in session.records:
         if work or type(record) in _WITHOUT_ROWS:
             key = _key(record, merged)
+            if type(record) is GpuCollective and record.device_start_ns is not None and key and key[1] in brief:
+                # the work of this rank is not here: its collectives stand for its device
+                until = record.device_end_ns or record.device_start_ns
+                record = record._replace(start_ns=record.device_start_ns, end_ns=until)
+                key = (*key[:2], _ON_DEVICE, None)
             if key is not None:
                 rows.setdefault(key, []).append(record)
     found: list[Track] = []
@@ -102,18 +112,17 @@ def work_tracks(session: Session, work: WorkTable) -> tuple[list[WorkTrack], int
     and how many tracks are left out, because there are too many."""
     merged = bool(session.meta.get("processes"))
     root_of = [path[0] if merged and path else "Host" for path in work.paths]
-    roots = {root: at for at, root in enumerate(dict.fromkeys(root_of))}
-    keys = {number: [_key_of(work.kinds[number], root) for root in roots] for number in set(work.kind)}
-    ordered = sorted({key for of in keys.values() for key in of}, key=_rank)
+    pairs = set(zip(work.kind, work.path, strict=True)) if merged else {(kind, 0) for kind in set(work.kind)}
+    keys = {(kind, path): _key_of(work.kinds[kind], root_of[path]) for kind, path in pairs}
+    ordered = sorted(set(keys.values()), key=_rank)
     hosts = [key for key in ordered if key[0] is None]
     chosen = [*hosts[:_MOST_TRACKS], *ordered[len(hosts) :][:_MOST_TRACKS]]
     numbers = {key: at for at, key in enumerate(chosen)}
-    table = [bytes(numbers.get(key, _NONE) for key in keys.get(kind, ())) for kind in range(len(work.kinds))]
-    if len(roots) == 1:
-        mask = bytes(map([of[0] if of else _NONE for of in table].__getitem__, work.kind))
+    codes = {pair: numbers.get(key, _NONE) for pair, key in keys.items()}
+    if merged:
+        mask = bytes(map(codes.__getitem__, zip(work.kind, work.path, strict=True)))
     else:
-        places = [roots[root] for root in root_of]
-        mask = bytes(map(getitem, map(table.__getitem__, work.kind), map(places.__getitem__, work.path)))
+        mask = bytes(map({kind: code for (kind, _), code in codes.items()}.__getitem__, work.kind))
     names, found = thread_names(session), list[WorkTrack]()
     for key, number in numbers.items():
         rows = Rows(mask.translate(bytes(at == number for at in range(256))))

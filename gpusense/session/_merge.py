@@ -191,9 +191,8 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    more: dict[str, Any] = {
-        name: session.meta[name] for name in ("notes", "imported_from", "step_block") if session.meta.get(name)
-    }
+    known = ("notes", "imported_from", "step_block", "figures")
+    more: dict[str, Any] = {name: session.meta[name] for name in known if session.meta.get(name)}
     return [{"root": root, **{name: session.meta.get(name) for name in names}, **more}]
 
 

@@ -131,9 +131,9 @@ def test_a_number_that_comes_again_is_matched_in_order():
 
 
 def test_nothing_gives_nothing():
-    assert collectives.join([]) == ((), (), (), None, 0)
+    assert collectives.join([])[:5] == ((), (), (), None, 0)
     lonely = part("AllReduce", "9", 0, 1, 0, T0, T0 + 1)
-    assert collectives.join([[lonely]]) == ((), (), (0,), None, 1)
+    assert collectives.join([[lonely]])[:5] == ((), (), (0,), None, 1)
     assert collectives.join([[], [lonely]]).offsets_ns == (0, None)
 
 

@@ -1,13 +1,16 @@
 import random
 
 import pytest
+from support.ranks import collective, job_rank
 from support.sessions import H100, MS, US, block, kernel, session
 
+from gpusense.analysis.collectives import table
 from gpusense.analysis.facts import Facts
+from gpusense.analysis.figures import Figures, brief, collectives_with_exposed, figures_of
 from gpusense.analysis.findings import findings
 from gpusense.analysis.idle import idle
 from gpusense.analysis.processes import apart
-from gpusense.analysis.ranks import rank_findings, ranks, split
+from gpusense.analysis.ranks import clusters, rank_findings, ranks, ranks_of, shown_text, split, telling
 from gpusense.session import merge
 
 
@@ -142,3 +145,47 @@ def test_processes_are_analysed_apart_unless_they_share_a_device():
     assert [view.program.root for view in facts.views if view.key == ("cuda", 1)] == ["rank 1", "rank 3"]
     assert len(facts.views) == 4  # and not one of each device for each process
     assert list(facts.walks) == [("cuda", 0), ("cuda", 1), ("cuda", 2)]
+
+
+def test_a_brief_session_compares_as_the_whole_one_does():
+    whole = [job_rank(rank, 4, late=1, why="load") for rank in range(4)]
+    short = [brief(one) for one in whole]
+    assert all(len(one.work) == 0 and len(one.records) == 20 for one in short)
+    assert ranks(short) == ranks(whole)
+    mixed = merge([short[0], whole[1], *short[2:]])
+    assert mixed.once(ranks_of).ranks == ranks(whole).ranks
+    assert shown_text(mixed) == (
+        "Ranks 0, 2 and 3 are alike; rank 1 is apart. Work is shown of rank 1; name the files of other ranks to see "
+        "theirs."
+    )
+    assert telling(short, 4) == [0, 1]
+
+
+def test_a_collective_is_exposed_as_long_as_no_other_kernel_of_its_rank_runs():
+    run = session(
+        kernel("gemm", 0, 3 * MS),
+        kernel("ncclDevKernel_AllReduce", 2 * MS, 6 * MS, stream=20),
+        kernel("gemm", 4 * MS, 5 * MS),
+        collective("AllReduce", 0, 2, 0, 2 * MS, 6 * MS),
+        end=7 * MS,
+    )
+    (one,) = collectives_with_exposed(run)
+    assert one.attributes == {"exposed_ns": 2 * MS}
+    (row,) = table([[one]])
+    assert (row.exposed_ns, row.hidden_ns) == (2 * MS, 2 * MS)
+
+
+def test_of_many_kinds_of_ranks_the_last_group_holds_the_rest():
+    rows = ranks([job_rank(0, 1)]).ranks * 40
+    rows = [row._replace(rank=at, name=f"rank {at}", compute_ns=at * row.window_ns) for at, row in enumerate(rows)]
+    groups = clusters(rows)
+    assert sorted(at for mine in groups for at in mine) == list(range(40))
+    assert len(groups) == 8
+
+
+def test_what_a_file_says_in_place_of_figures_is_not_believed():
+    run = job_rank(0, 1)
+    right = figures_of(run)
+    for wrong in ({"compute_ns": 5}, {"window_ns": None}, [], "x", dict.fromkeys(Figures._fields, 1.5)):
+        run.meta["figures"] = wrong
+        assert figures_of(run) == right

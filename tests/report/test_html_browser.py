@@ -6,6 +6,7 @@ from itertools import accumulate
 import pytest
 from support.browser import Browser, find_browser
 from support.machine import require
+from support.ranks import job_rank
 from support.sessions import HOSTILE, MS, T0, US, block, kernel, sample, session, training
 
 from gpusense._runtime.text import time_text
@@ -699,3 +700,23 @@ def test_what_ran_in_several_ranks_at_the_same_time_is_shown_in_the_row_it_belon
         told = [page.evaluate(f"{rows}[{at}].click(), {DETAILS}") for at in (0, 1)]
         assert [[rank for rank in (0, 1) if f" · in rank {rank}" in one] for one in told] in ([[0], [1]], [[1], [0]])
     assert page.complaints() == []
+
+
+CELL = "document.querySelector('#waiting .details').textContent"
+
+
+def test_keys_walk_over_the_waiting_of_ranks_and_lead_to_the_timeline(opened):
+    page = opened(merge([job_rank(rank, 3, late=1, why="load") for rank in range(3)]))
+    page.evaluate("document.querySelector('#waiting canvas').focus()")
+    assert page.evaluate(CELL).startswith("rank 0 waits 5.")
+    assert page.evaluate(CELL).endswith("AllReduce number 0, 26.2 MB · rank 1 comes last")
+    press(page, "ArrowDown", "ArrowRight", "ArrowRight")
+    assert page.evaluate(CELL) == "rank 1 waits 0 ns · AllReduce number 2, 26.2 MB · comes last"
+    press(page, "Enter")
+    assert page.evaluate("document.querySelector('#trail .what').textContent").startswith("AllReduce number 2 5.")
+    press(page, "Escape")
+    assert page.evaluate("document.activeElement === document.querySelector('#waiting canvas')")
+    press(page, "End")
+    assert "AllReduce number 19" in page.evaluate(CELL)
+    press(page, "ArrowDown", "ArrowDown", "ArrowDown")
+    assert page.evaluate(CELL).startswith("rank 2 ")

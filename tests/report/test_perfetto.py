@@ -9,6 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 from support.protobuf import fields, one, read_varint
+from support.ranks import job_rank
 from support.sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, sync, training
 
 from gpusense.analysis.facts import Facts
@@ -16,7 +17,7 @@ from gpusense.report import perfetto
 from gpusense.report.divisions import GAPS
 from gpusense.report.protobuf import number, varint
 from gpusense.report.tracks import end_of, levels, nest, spread, tracks
-from gpusense.session import Session
+from gpusense.session import Session, merge
 
 #: Tracks of what is concluded.
 OURS = ("idle: why", "phases", "steps")
@@ -249,3 +250,14 @@ def test_phases_and_steps_have_tracks():
     )
     assert {name for name, _, _ in shown["idle: why"]} <= set(GAPS.values())
     assert trace_of(Session()).slices == []
+
+
+def test_the_parts_of_a_collective_are_connected():
+    run = merge([job_rank(rank, 3, steps=7, late=1, why="load") for rank in range(3)])
+    trace = trace_of(run)
+    flows = (ends for ends in trace.flows.values() if ends[0].startswith("AllReduce"))
+    assert sorted(flows) == [[f"AllReduce {number}"] * 3 for number in range(7)]
+    parts = (
+        [one for one in trace.slices if one.name.startswith("AllReduce ")] if hasattr(trace.slices[0], "name") else None
+    )
+    print(trace.slices[:2], parts)

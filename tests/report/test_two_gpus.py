@@ -345,7 +345,7 @@ def test_the_text_compares_the_ranks(raw, merged):
         collectives = of(raw[f"rank{rank}"], "kernel", collective=True)
         assert tells(line, covered(mine), covered(collectives), covered(collectives, mine), row["waited_ns"]), line
         assert f"{row['last_arrivals']} of 49" in line
-    assert any(line.startswith("also: Rank 1 arrives last in") for line in lines)
+    assert any(line.startswith("verdict: Rank 1 arrives last in") for line in lines)
 
 
 # -- HTML ----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ COVERED_BY = {
     "analysis/test_calls.py": "analysis.anomalies",
     "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.unwritten "
     "analysis.words",
+    "analysis/test_ranks.py": "analysis.figures",
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
@@ -83,7 +84,6 @@ COVERED_BY = {
     "integrations.wgpu_py._hooks integrations.wgpu_py._records",
     "integrations/wgpu_py/test_passes.py": "integrations.wgpu_py._batch",
     "integrations/wgpu_py/test_cards.py": "integrations.wgpu_py._clock_setup",
-    "lifetime/test_children.py": "cli._sessions",
     "lifetime/test_proton.py": "backends.cupti.proton",
     "lifetime/test_run.py": "cli._program cli.run",
     "lifetime/test_sync_lines.py": "backends.cupti.sync_lines.reader",

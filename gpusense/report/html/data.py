@@ -11,6 +11,7 @@ from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
+from ...analysis.ranks import shown_text
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text, notes_of
 from ...analysis.words import IDLE
@@ -21,6 +22,7 @@ from ..divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_tex
 from ..tracks import group_name, label
 from .charts import charts
 from .events import colour_word, events
+from .matrix import matrix
 from .places import Places
 from .tables import small_tables
 
@@ -59,7 +61,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "schema": 1,
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
-            "sentence": divisions.sentence(),
+            "sentence": " · ".join(filter(None, (divisions.sentence(), shown_text(session)))),
             "notes": [sentence(one_line(note, 400)) for note in notes_of(session)[:_NOTES]],
             "took": _took(facts, tree),
             "findings": [_finding(finding, divisions, places) for finding in found],
@@ -72,6 +74,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "more_host": max(0, len(host) - _TABLE_LIMIT),
             "timeline": drawn.facts,
             "tables": [*block_tables(session, tree, places.block), *small_tables(session, facts, places)],
+            "matrix": matrix(session, places),
             "flame": _flame(tree, places),
             "series": charts(session, drawn.start_ns),
             "seen": _seen(session),

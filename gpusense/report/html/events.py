@@ -284,7 +284,13 @@ def colour_word(kind: str, name: str, direction: str | None, ranks: dict[str, in
         return "collective" if is_collective(name) else "kernel"
     if kind == "transfer":
         return _COPY_COLOURS.get(direction or "", "copy")
-    return {"memset": "memset", "sync": "synchronisation", "block": "block", "compute": "cpu"}.get(kind, "other")
+    return {
+        "memset": "memset",
+        "collective": "collective",
+        "sync": "synchronisation",
+        "block": "block",
+        "compute": "cpu",
+    }.get(kind, "other")
 
 
 def _of(column: "array[int]", rows: "Sequence[int]") -> "array[int]":

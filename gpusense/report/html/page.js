@@ -96,6 +96,7 @@ const ran = data.phases.some((one) => one.breakdown);
 if (ran) parts.push(breakdown());
 const drawn = data.timeline.rows.length ? timeline(data.timeline) : null;
 if (drawn) parts.push(drawn);
+if (data.matrix) parts.push(matrix(data.matrix));
 if (data.findings.length > 1) parts.push({ section: findings() });
 if (ran) parts.push(shares());
 for (const one of data.tables) if (one.title === "Blocks") parts.push(plainTable(one));

@@ -89,6 +89,10 @@ class Places:
         times = sorted(mine)[:count]
         return self._place(("first", path), path[-1], "pass", lambda: times, len(mine), path=path[:-1])
 
+    def moment(self, name: str, start_ns: int, end_ns: int, what: str) -> int | None:
+        """Of one time of its own."""
+        return self._place(("moment", name, start_ns), name, what, lambda: [(start_ns, end_ns)])
+
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
         if line is None:

@@ -1,6 +1,6 @@
 """The page's smaller tables, each only where the session has what it needs: text cells, ready to show."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,19 +15,23 @@ from ..._runtime.text import (
     size_text,
     time_text,
 )
+from ...analysis.anomalies import median
 from ...analysis.backends import side_by_side
+from ...analysis.collectives import Row, slow_links
 from ...analysis.counters import block_shares
 from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
 from ...analysis.operation import Operation
-from ...analysis.ranks import collectives_of, ranks_of
+from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import roofline
 from ...session import Session
 from ..tracks import DIRECTIONS, label
 from .places import Places
 
 _ROWS = 20
+#: So many ranks have a row each; of more those that are alike have one.
+_EACH_RANK = 8
 
 
 class _Row(NamedTuple):
@@ -88,14 +92,14 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         ),
         (
             "Ranks",
-            "exposed: communicates while nothing is computed; clocks of the ranks are set by where collectives end",
+            "exposed: communicates while nothing is computed; of many ranks a row for those alike, with medians",
             ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
             lambda: _ranks(session),
         ),
         (
             "Collectives",
             "time: from the last rank's arrival on where all ranks are here, else with waiting; bus: as NCCL tests it",
-            ("Collective", "Ranks", "Bytes", "Algorithm", "Calls", "Time", "Bus", "Waited", "Comes last"),
+            ("Collective", "Ranks", "Bytes", "Algorithm", "Calls", "Time", "Bus", "Exposed", "Waited", "Comes last"),
             lambda: _collectives(session),
         ),
         (
@@ -286,39 +290,84 @@ def _ranks(session: Session) -> _Rows:
     answer = session.once(ranks_of)
     if answer is None:
         return []
-    return [
-        _Row(
-            (
-                one_line(row.name),
-                time_text(row.compute_ns),
-                time_text(row.collective_ns),
-                time_text(row.collective_exposed_ns),
-                time_text(row.waited_ns if row.collectives else None),
-                f"{row.last_arrivals:,} of {row.collectives:,}",
-                time_text(row.clock_offset_ns),
-            )
-        )
-        for row in answer.ranks
-    ]
+    groups: Sequence[Sequence[int]] = [(at,) for at in range(len(answer.ranks))]
+    if len(groups) > _EACH_RANK:
+        groups = answer.alike
+    return [_Row(_rank_cells([answer.ranks[at] for at in mine])) for mine in groups]
+
+
+def _rank_cells(rows: Sequence[RankTime]) -> tuple[str, ...]:
+    """Of a rank; of several the median, where they are not alike with the least and the most."""
+    offsets = [row.clock_offset_ns for row in rows if row.clock_offset_ns is not None]
+    matched = max(row.collectives for row in rows)
+    return (
+        one_line(names_text(rows), 60),
+        _times([row.compute_ns for row in rows]),
+        _times([row.collective_ns for row in rows]),
+        _times([row.collective_exposed_ns for row in rows]),
+        _times([row.waited_ns for row in rows if row.collectives]),
+        f"{sum(row.last_arrivals for row in rows):,} of {matched:,}",
+        time_text(max(offsets, key=abs, default=None)),
+    )
+
+
+def _times(values: Sequence[int]) -> str:
+    """The median; "1.20 s (1.00 to 1.40 s)" of values that differ by a tenth or more."""
+    if not values:
+        return time_text(None)
+    middle, low, high = median(values), min(values), max(values)
+    usual = time_text(middle)
+    return usual if high - low < 0.1 * middle or len(values) == 1 else f"{usual} ({time_text(low)} – {time_text(high)})"
 
 
 def _collectives(session: Session) -> _Rows:
+    rows = session.once(collectives_of)
+    if not rows:
+        return []
+    these = session.once(job_of)
+    names = [name_of(one, number) for one, number in zip(these.sessions, these.numbers, strict=True)]
+    slow = {id(each.row): each.usual_ns for each in slow_links(rows)}
+    answer = session.once(ranks_of)
     return [
         _Row(
             (
                 one_line(row.name),
-                f"{row.ranks or '–'}{f' in {one_line(row.communicator_name, 40)}' if row.communicator_name else ''}",
+                _members(row, answer),
                 size_text(row.bytes),
                 one_line(" ".join(filter(None, (row.algorithm, row.protocol))) or "–"),
                 f"{row.calls:,}",
-                time_text(row.typical_ns),
+                time_text(row.typical_ns) + (f" (others {time_text(slow[id(row)])})" if id(row) in slow else ""),
                 rate_text(row.bus_bandwidth),
+                _exposed(row),
                 time_text(row.waited_ns),
-                "–" if row.last_share is None else f"rank {row.last_rank}: {percent_text(row.last_share)}",
+                _last(row, names),
             )
         )
-        for row in session.once(collectives_of)
+        for row in rows
     ]
+
+
+def _members(row: Row, answer: Ranks | None) -> str:
+    """How many; which, where they are not all of the job."""
+    name = f" in {one_line(row.communicator_name, 40)}" if row.communicator_name else ""
+    if answer is None or len(row.members) in (0, len(answer.ranks)):
+        return f"{row.ranks or '–'}{name}"
+    return f"{row.ranks or '–'}{name}: {one_line(names_text([answer.ranks[at] for at in row.members]), 40)}"
+
+
+def _exposed(row: Row) -> str:
+    """The part of the time for which nothing was computed beside."""
+    whole = (row.exposed_ns or 0) + (row.hidden_ns or 0)
+    return "–" if row.exposed_ns is None or not whole else percent_text(row.exposed_ns / whole)
+
+
+def _last(row: Row, names: Sequence[str]) -> str:
+    """Who comes last, unless that is one as often as another."""
+    if row.last_share is None or row.last_process is None:
+        return "–"
+    if row.calls > 1 and row.last_share <= max(0.1, 2 / max(2, len(row.members))) and len(row.members) > 2:
+        return f"each at times ({percent_text(row.last_share)} at most)"
+    return f"{one_line(names[row.last_process], 40)}: {percent_text(row.last_share)}"
 
 
 def _backends(session: Session, facts: Facts) -> _Rows:

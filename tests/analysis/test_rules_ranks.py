@@ -1,0 +1,92 @@
+"""Who is late, and why: each reason on one of four ranks."""
+
+import pytest
+from support.ranks import collective, job_rank
+from support.sessions import MS, US, session
+
+from gpusense.analysis.findings import findings
+from gpusense.analysis.ranks import alike_text, ranks, ranks_of
+from gpusense.session import merge
+
+REASONS = {
+    "load": "its device waits for its host in “step › load”, 5.",
+    "sync": "its host waits for its device at train.py:31 step before it launches more",
+    "stall": "in 2 of 39 steps its host holds its device up for 200 ms in “step › load”",
+    "every 5": "every 5 steps its host holds its device up for 20.0 ms in “step › load”",
+    "clock": "its GPU runs at 1,400 MHz, those of the others at 1,980 MHz, and computes 40 % longer",
+    "batch": "it computes 40 % longer than the others, at the same clock of 1,980 MHz",
+}
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_the_late_rank_and_its_reason_are_the_verdict(why):
+    run = merge([job_rank(rank, 4, steps=40, late=2, why=why) for rank in range(4)])
+    first = findings(run)[0]
+    assert (first.kind, first.where) == ("late_rank", "rank 2")
+    assert first.title.startswith("Rank 2 ")
+    assert REASONS[why] in first.title
+    assert "waiting for it costs the others " in first.title
+    answer = run.once(ranks_of)
+    assert alike_text(answer) == "Ranks 0, 1 and 3 are alike; rank 2 is apart."
+    slow = answer.ranks[2]
+    assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
+
+
+def test_ranks_that_are_late_in_turn_are_none():
+    run = merge([job_rank(rank, 4, steps=40) for rank in range(4)])
+    assert "late_rank" not in {one.kind for one in findings(run)}
+    assert alike_text(run.once(ranks_of)) == "All 4 ranks are alike."
+
+
+def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():
+    runs = []
+    for rank in range(3):
+        parts = []
+        for sequence in range(30):
+            late = 900 * MS * (sequence == 0 and rank == 1) + 40 * US * (sequence % 3 == rank)
+            end = sequence * 2 * MS + 910 * MS
+            parts.append(collective("AllReduce", rank, 3, sequence, end - 902 * MS + late, end))
+        runs.append(session(*parts, end=2000 * MS, rank=rank))
+    assert ranks(runs).straggler is None
+
+
+@pytest.mark.parametrize("slow_link", [False, True])
+def test_ranks_that_are_late_together_are_named_together_or_their_link_is(slow_link):
+    runs = []
+    for rank in range(8):
+        parts, late = [], rank >= 6
+        for n in range(20):
+            at = n * 20 * MS
+            took = (6 if late and slow_link else 1) * MS
+            ready = at + took + (5 * MS if late and not slow_link else 0) + rank * US
+            parts += [
+                collective("AllGather", rank % 2, 2, n, at, at + took, communicator=f"c{rank // 2}"),
+                collective("AllReduce", rank, 8, n, ready, at + 8 * MS, communicator="world"),
+            ]
+        runs.append(session(*parts, end=500 * MS, rank=rank))
+    run = merge(runs)
+    answer = run.once(ranks_of)
+    assert (answer.straggler, answer.together) == (None, (6, 7))
+    kinds = {one.kind: one.title for one in findings(run)}
+    assert ("slow_links" in kinds, "late_rank" in kinds) == (slow_link, not slow_link)
+    if not slow_link:
+        assert kinds["late_rank"].startswith("Ranks 6 and 7 arrive last together; waiting for them costs the others 1")
+
+
+def test_links_that_carry_less_than_others_of_their_kind_are_named():
+    runs = []
+    for rank in range(8):
+        pair, took = f"{rank // 2}{rank // 2}", (3 if rank // 2 == 3 else 1) * MS
+        parts = [
+            collective("AllReduce", rank % 2, 2, n, n * 10 * MS + MS, n * 10 * MS + MS + took, communicator=pair)
+            for n in range(10)
+        ]
+        runs.append(session(*parts, end=200 * MS, rank=rank))
+    answer = ranks(runs)
+    (slow,) = answer.slow
+    assert (slow.row.members, slow.usual_ns, slow.others, slow.lost_ns) == ((6, 7), MS, 3, 20 * MS)
+    (found,) = [one for one in findings(merge(runs)) if one.kind == "slow_links"]
+    assert found.title == (
+        "AllReduce of 26.2 MB among ranks 6 and 7 takes 3.00 ms, where 3 others like it take 1.00 ms: "
+        "8.74 GB/s instead of 26.2 GB/s."
+    )
