@@ -1,10 +1,13 @@
-"""Every record type as a NamedTuple; nothing here computes, loads or imports beyond ``typing``.
+"""Every record type as a NamedTuple; nothing here computes, loads or imports beyond ``typing`` and the
+records of counters.
 
 Rules of this file: units stand in field names, unknown is ``None``, new fields go last and have a default, readers use
 names and never positions. Times are nanoseconds since the Unix epoch, the time base of CUPTI on Linux.
 """
 
 from typing import Any, Literal, NamedTuple
+
+from .counters import BlockCounters
 
 Direction = Literal["cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device", "cpu_to_cpu"]
 Dim3 = tuple[int, int, int]
@@ -418,6 +421,7 @@ Record = (
     | GpuAllocation
     | GpuCollective
     | ComputeBlock
+    | BlockCounters
     | BlockRecord
     | Syscall
 )
@@ -431,8 +435,9 @@ KINDS: dict[type, str] = {
     GpuAllocation: "allocation",
     GpuCollective: "collective",
     ComputeBlock: "compute",
+    BlockCounters: "block_counters",
     BlockRecord: "block",
     Syscall: "syscall",
 }
-#: Listed one by one whatever they took: instants, and what the ranks of a job are compared by.
-ALWAYS_LISTED = ("allocation", "collective")
+#: Listed one by one whatever they took: instants, what the ranks of a job are compared by, and counters of few passes.
+ALWAYS_LISTED = ("allocation", "collective", "block_counters")

@@ -17,7 +17,7 @@ from ..._runtime import log, process
 from ..._runtime.clock import now_ns
 from ..._tracing import select as selection
 from . import _spans as reasons
-from ._attributes import MAX_TEXT, Redact, text
+from ._attributes import MAX_TEXT, SPANNED, Redact, text
 from ._budget import Allowance, Placed, longest, select
 from ._histograms import Work
 from ._inside import OfTracer, only_place
@@ -148,7 +148,7 @@ class Pipeline:
         self.worker.wake()
 
     def sink(self, records: list[Record]) -> None:
-        self.inbox.put(records)
+        self.inbox.put([record for record in records if type(record) in SPANNED])
         self.worker.wake()
 
     def ids(self) -> Ids | None:

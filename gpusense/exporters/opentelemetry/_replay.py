@@ -14,7 +14,7 @@ from ..._records.device_identity import device_of
 from ..._records.records import BlockRecord, Record
 from ...session import Session
 from . import _spans as reasons
-from ._attributes import Redact, clean, nanoseconds, text_limit
+from ._attributes import SPANNED, Redact, clean, nanoseconds, text_limit
 from ._budget import Placed
 from ._inside import OfSession, only_place
 from ._otlp import Otlp
@@ -145,7 +145,8 @@ class _Source:
             time for record in self._session.records for time in (record.start_ns, record.end_ns) if nanoseconds(time)
         ]
         for record in self._session.records:
-            yield from self._spans(record)
+            if type(record) in SPANNED:
+                yield from self._spans(record)
         self._builder.belongs_to(self._resource)
         meta = self._session.meta
         start = nanoseconds(meta.get("program_start_ns")) or nanoseconds(meta.get("start_ns")) or min(times, default=1)
