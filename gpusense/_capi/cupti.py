@@ -79,14 +79,18 @@ RESOURCE_GRAPHNODE_CLONED = 20
 #: Code → (CUPTI's name for it, what it means and what to do). CUPTI's own texts may fail to come, and say less.
 RESULTS: dict[int, tuple[str, str]] = {
     1: ("INVALID_PARAMETER", "the library does not know this argument"),
+    2: ("INVALID_DEVICE", "the library does not know this device"),
+    3: ("INVALID_CONTEXT", "no context of CUDA is current, or it is gone"),
     7: ("INVALID_OPERATION", "not possible now; another profiler may be in the middle of its set-up"),
     8: ("OUT_OF_MEMORY", "the process is out of memory"),
     9: ("HARDWARE", "the device answered with a hardware error; look for Xid messages in the kernel log"),
+    10: ("PARAMETER_SIZE_NOT_SUFFICIENT", "this CUPTI has another form of the call"),
     11: ("API_NOT_IMPLEMENTED", "this CUPTI does not implement the call; a newer CUDA toolkit may"),
     12: ("MAX_LIMIT_REACHED", "the end was reached"),
     13: ("NOT_READY", "CUPTI is not ready yet; this is tried again"),
     14: ("NOT_COMPATIBLE", "another profiler in this process uses CUPTI's second interface; the two cannot be mixed"),
     15: ("NOT_INITIALIZED", "CUPTI does not work with this driver; one at least as new as the CUDA toolkit is needed"),
+    17: ("INVALID_METRIC_NAME", "this chip does not count that"),
     18: ("QUEUE_EMPTY", "nothing is recorded yet"),
     21: ("INVALID_KIND", "this CUPTI does not know the record kind"),
     23: ("DISABLED", "profiling is switched off for this device or process"),
@@ -121,6 +125,7 @@ RESULTS: dict[int, tuple[str, str]] = {
             "NVIDIA control panel"
         ),
     ),
+    46: ("INVALID_CHIP_NAME", "this CUPTI does not know the chip; that of a newer CUDA toolkit may"),
     47: ("HES_TRACE_NOT_SUPPORTED_ON_MPS", "hardware event tracing is not possible under MPS"),
     999: (
         "UNKNOWN",

@@ -1,14 +1,30 @@
 """The scripted libcupti as a capture of it begins."""
 
+import os
+import pathlib
 import shutil
 
 import pytest
 from support.cupti import SMALL, Fake, Receiver
+from support.cupti_releases import fetch_cupti
 
 from gpusense._decode import layouts
 from gpusense.backends import cuda
 from gpusense.backends.cupti import activity as cupti
 from gpusense.backends.cupti import broker
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory):
+    """A folder with the real libcupti of some releases."""
+    named = os.environ.get("GPUSENSE_TEST_CUPTI")
+    if named:
+        return pathlib.Path(named)
+    if not os.environ.get("CI"):
+        pytest.skip("needs GPUSENSE_TEST_CUPTI, a folder filled by tests/tools/fetch_cupti.py")
+    folder = tmp_path_factory.mktemp("cupti")
+    fetch_cupti.fetch(folder)
+    return folder
 
 
 @pytest.fixture

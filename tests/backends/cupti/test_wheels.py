@@ -3,17 +3,14 @@
 Set GPUSENSE_TEST_CUPTI to a folder filled by tests/tools/fetch_cupti.py; in CI it is filled here.
 """
 
-import importlib.util
 import json
-import os
-import pathlib
 import platform
 import random
 import struct
-import subprocess
 import sys
 
 import pytest
+from support.cupti_releases import RELEASES, at, fetch_cupti, printed_by
 
 from gpusense._capi import cupti_waits
 from gpusense._decode import layouts
@@ -21,37 +18,15 @@ from gpusense._decode.columns import Piece
 from gpusense._decode.walk import batches, walk
 from gpusense.backends.cupti.sync_lines import code as lines_code
 
-HERE = pathlib.Path(__file__).resolve().parent
-_spec = importlib.util.spec_from_file_location("fetch_cupti", HERE.parents[1] / "tools" / "fetch_cupti.py")
-fetch_cupti = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fetch_cupti)
-
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the wheels taken are for Linux on x86-64"
 )
-RELEASES = list(fetch_cupti.RELEASES)
-
-
-@pytest.fixture(scope="session")
-def wheels(tmp_path_factory):
-    named = os.environ.get("GPUSENSE_TEST_CUPTI")
-    if named:
-        return pathlib.Path(named)
-    if not os.environ.get("CI"):
-        pytest.skip("needs GPUSENSE_TEST_CUPTI, a folder filled by tests/tools/fetch_cupti.py")
-    folder = tmp_path_factory.mktemp("cupti")
-    fetch_cupti.fetch(folder)
-    return folder
 
 
 @pytest.fixture(params=RELEASES)
 def release(request, wheels):
     assert fetch_cupti.library(wheels / request.param), f"no libcupti {request.param} in {wheels}"
     return request.param
-
-
-def at(release):
-    return tuple(map(int, release.split(".")))
 
 
 def sizes_of(release):
@@ -164,19 +139,6 @@ def test_ids_of_functions_that_wait_are_those_of_the_library(release, wheels, ru
 
 # --- the vendor's headers -------------------------------------------------------------------------------------------
 
-STUB = """
-#pragma once
-#include <stddef.h>
-#include <stdint.h>
-typedef int CUdevice, CUdevice_attribute, CUgraphNodeType, CUresult, CUlaunchAttributeID, CUstreamAttrID;
-typedef struct context *CUcontext; typedef struct stream *CUstream; typedef struct module *CUmodule;
-typedef struct function *CUfunction; typedef struct graph *CUgraph; typedef struct node *CUgraphNode;
-typedef struct instance *CUgraphExec; typedef unsigned long long CUdeviceptr;
-typedef struct { char bytes[16]; } CUuuid;
-typedef union { int one; char pad[64]; } CUlaunchAttributeValue, CUstreamAttrValue;
-typedef struct CUaccessPolicyWindow_st CUaccessPolicyWindow;
-"""
-
 # Struct of each record by the release that introduced it, and the vendor's member for each of our fields.
 VENDOR = {
     layouts.CONCURRENT_KERNEL: (
@@ -235,8 +197,6 @@ VENDOR = {
 
 
 def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, compiler, tmp_path):
-    (tmp_path / "cuda.h").write_text(STUB)
-    (tmp_path / "builtin_types.h").write_text('#include "cuda.h"\n')
     lines, expected = [], []
     for kind, (structs, members) in VENDOR.items():
         layout = layouts.LAYOUTS[kind]
@@ -267,17 +227,11 @@ def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, com
     for name, value in constants.items():
         lines.append(f'printf("%zu 0\\n", (size_t)(uint32_t){name});')
         expected.append((value, 0))
-    source, program = tmp_path / "header.c", tmp_path / "header"
-    source.write_text("#include <stdio.h>\n#include <cupti_activity.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
-    folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
-    subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
-    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
-    assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected
+    printed = printed_by(["cupti_activity.h"], lines, wheels / release / "include", compiler, tmp_path)
+    assert printed == expected
 
 
 def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheels, compiler, tmp_path):
-    (tmp_path / "cuda.h").write_text(STUB)
-    (tmp_path / "builtin_types.h").write_text('#include "cuda.h"\n')
     members = {"callbackSite": (lines_code.CALL_SITE, 4), "correlationId": (lines_code.CALL_CORRELATION, 4)}
     constants = {
         "CUPTI_API_ENTER": lines_code.ENTER,
@@ -289,10 +243,6 @@ def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheel
         for name in members
     ]
     lines += [f'printf("%zu 0\\n", (size_t){name});' for name in constants]
-    source, program = tmp_path / "header.c", tmp_path / "header"
-    source.write_text("#include <stdio.h>\n#include <cupti_callbacks.h>\nint main(void) {\n" + "\n".join(lines) + "}\n")
-    folders = [f"-I{tmp_path}", f"-I{wheels / release / 'include'}"]
-    subprocess.run([*compiler, "-w", *folders, "-o", str(program), str(source)], check=True, timeout=120)
-    printed = subprocess.run([program], check=True, capture_output=True, text=True, timeout=10).stdout
+    printed = printed_by(["cupti_callbacks.h"], lines, wheels / release / "include", compiler, tmp_path)
     expected = [*members.values(), *((value, 0) for value in constants.values())]
-    assert [tuple(map(int, line.split())) for line in printed.splitlines()] == expected
+    assert printed == expected
