@@ -18,6 +18,7 @@ from _thread import get_ident as _get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import cuda, doctor, exporters, integrations, monitor, session, testing, wgpu
+    from ._records.counters import BlockCounters
     from ._records.metrics import GpuMetrics, OwnUsage
     from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
@@ -67,6 +68,7 @@ __all__ = [
     "BackendError",
     "BackendUnavailable",
     "Block",
+    "BlockCounters",
     "BlockOperation",
     "BlockRecord",
     "BlockSummary",
@@ -120,6 +122,7 @@ __all__ = [
     "get_tracer",
     "integrations",
     "load",
+    "measure",
     "monitor",
     "own_usage",
     "record_compute_block",
@@ -134,6 +137,7 @@ __all__ = [
 
 #: Module → the public names that are loaded from it when somebody asks for one.
 _SOURCES = {
+    "_records.counters": ("BlockCounters",),
     "_records.metrics": ("GpuMetrics", "OwnUsage"),
     "_records.protocols": ("ActivitySource", "Backend", "DeviceSource", "MetricsSource", "RecordSource"),
     "_records.records": (
@@ -287,6 +291,19 @@ else:
         return _active.trace(name, attributes, links)
 
 
+def measure(name: "str | None" = None, attributes: "Mapping[str, Any] | None" = None) -> "Block":
+    """A block whose every pass is counted exactly by the device: ``with measure("attention"):``, or a decorator.
+
+    Tensor operations by type, bytes of the device's memory, and which roof the block is below: see
+    ``Session.block_counters`` and the report. Each pass counts one set of counters, so let it run some times: the first
+    says how busy tensor cores are, the following what they did. The program waits for the device where the block begins
+    and ends; the first time, while the profiler is tried and switched on, a second or more. In a block that is being
+    counted nothing else is. Where counters cannot be had it is :func:`trace`, and
+    ``get_tracer().status()["measured"]`` says why. Never raises for a reason of gpusense's own.
+    """
+    return _active.measure(name, attributes)  # type: ignore[no-any-return]
+
+
 def compute_block(
     name: str, elements: "int | None" = None, attributes: "Mapping[str, Any] | None" = None
 ) -> "TimedBlock":
@@ -386,6 +403,7 @@ def configure(
     flight_recorder: "float | None" = _UNCHANGED,
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
+    counters: "Literal['exact'] | None" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

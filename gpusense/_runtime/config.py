@@ -11,7 +11,7 @@ BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", 
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
 #: Settings that are one word of these.
-_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact")}
+_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact"), "counters": (None, "exact")}
 _MODES = {**dict.fromkeys(("off", "0", "false", "no"), "off"), **dict.fromkeys(("on", "1", "true", "yes"), "on")}
 _MODE_WORDS = "it must be off, auto or on"
 
@@ -41,6 +41,7 @@ class Settings(NamedTuple):
     flight_recorder: float | None = None  # seconds kept in full detail, to be written when something goes wrong
     flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
     flight_signal: bool = False  # SIGUSR2 has it written, too
+    counters: str | None = None  # "exact": each hundredth pass of a block is counted by the device; None: nothing is
 
     @property
     def threshold_ns(self) -> int:
@@ -101,6 +102,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "flight_recorder": _optional_float,
     "flight_factor": _float,
     "flight_signal": _boolean,
+    "counters": lambda text: None if is_off(text) or text.strip().lower() in ("", "none") else text.strip().lower(),
 }
 
 _YES_OR_NO = frozenset(name for name, parse in _PARSERS.items() if parse is _boolean)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ..session import Session
+    from .measure import Meter
     from .types import Switch
 
 #: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
@@ -54,6 +55,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self._ignored_for = {}
         self._left_behind = False
         self._elsewhere: Receiver | None = None
+        self._meter: Meter | None = None  # once passes of blocks are to be counted exactly
         worker = self._worker = Worker(recorder)
         recorder.belong_to(
             Owner(
@@ -64,6 +66,7 @@ class Tracer(Blocks, ManualRecords, Results):
         process.register(self)
         worker.start()
         self.follow_tasks()
+        self._follow_counters()
 
     def __repr__(self) -> str:
         status = self.recorder.status()
@@ -90,6 +93,35 @@ class Tracer(Blocks, ManualRecords, Results):
         if receiver is not None:
             return _Both(receiver, self, name, None, None)
         return Block(self, name, None, None)
+
+    def measure(self, name: Any = None, attributes: Any = None) -> Block:
+        """A block whose passes are counted exactly; see :func:`gpusense.measure`."""
+        if self._elsewhere is not None:
+            return self.trace(name, attributes)
+        from .measure import Measured
+
+        self._with_meter()
+        return Measured(self, name, attributes, None)
+
+    def _with_meter(self) -> "Meter":
+        if self._meter is None:
+            from ..backends.cupti.counters.ranges import Finder
+            from .measure import Meter
+
+            self._meter = Meter(self.record, Finder(self._worker.errand, self._counters_taken))
+        self.add_block_listener(self._meter)
+        return self._meter
+
+    def _follow_counters(self) -> None:
+        """Passes are counted by turns as long as that is wanted."""
+        wanted = self.config.counters == "exact"
+        if wanted or self._meter is not None:
+            self._with_meter().by_turns = wanted
+
+    def _counters_taken(self) -> str:
+        if self.config.counters in (None, "exact"):
+            return ""
+        return "counters are sampled over time in this process, and exact ones cannot be had beside that"
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
@@ -170,8 +202,10 @@ class Tracer(Blocks, ManualRecords, Results):
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
         to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not."""
-        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent()}
+        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not; ``measured``
+        the same of exact counters of blocks."""
+        meter = {} if self._meter is None else {"measured": self._meter.status()}
+        return {**self.recorder.status(), **self._left_out(), **meter, "silent_copies": silent()}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
@@ -202,6 +236,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()
+        self._follow_counters()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""
@@ -247,6 +282,7 @@ class Tracer(Blocks, ManualRecords, Results):
         running.clear()
         self._end_tasks()
         self._listeners = ()
+        self._meter = None
         self._left_behind = True
         self.recorder.after_fork_in_child()
         self._append = self.recorder.events.append

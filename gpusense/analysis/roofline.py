@@ -250,8 +250,11 @@ def _measured(session: Session, path: Path, device: int | None, passes: list[Blo
         for one in timed:
             for type_name, count in getattr(one, field):
                 found.setdefault(type_name, []).append((count, one.device_ns or 0))
-        for type_name, counts in found.items():
-            operations.append(Rate(type_name, tensor, _per_s(counts) or 0.0, top.of(type_name, tensor)))
+        sums: dict[str, float] = {}
+        for type_name, counts in found.items():  # one type may be counted in two parts: "fp16", "fp16 mma"
+            name = type_name.partition(" ")[0]
+            sums[name] = sums.get(name, 0.0) + (_per_s(counts) or 0.0)
+        operations += [Rate(name, tensor, per_s, top.of(name, tensor)) for name, per_s in sums.items()]
     return MeasuredBlock(
         path=path,
         device=device,

@@ -1,0 +1,330 @@
+"""Exact counters of a range of the program: CUPTI's Range Profiler with ranges of the user, one pass, nothing replayed.
+
+Each pass of a block is counted by one set of metrics, which the hardware takes in one pass. All sets have the time, the
+memory and how busy the multiprocessors are; each adds what needs counters of its own, such as the tensor operations of
+one type. Once enabled, CUPTI's side of it is never taken back: a second initialisation has crashed programs.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from ctypes import byref, c_int, c_void_p
+from functools import partial
+from typing import Any, NamedTuple
+
+from ...._capi import cupti_profiler as capi
+from ...._records.records import Unavailable
+from ...._runtime.errors import BackendError, MissingSymbol
+from ... import cuda
+from ..synchronize import relaxed
+from . import host
+
+_NAME = b"block"
+_LEGACY, _PER_THREAD = 1, 2  # CUstream: the two default streams
+
+
+def _operations(*factors: str) -> tuple[str, ...]:
+    """Names of metrics of tensor operations by their factors. Of what takes two passes, recent chips have another
+    form that takes one."""
+    names = tuple(f"sm__ops_path_tensor_{one}" for one in factors)
+    return tuple(f"{name}{form}.sum" for name in names for form in ("", "_realtime"))
+
+
+#: What every set counts, most important first: field of the result → names of the metric, by chip.
+_ALWAYS: dict[str, tuple[str, ...]] = {
+    "dram_read_bytes": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
+    "dram_write_bytes": ("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
+    "sm_active_percent": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",),
+    "sm_clock_hz": ("sm__cycles_elapsed.avg.per_second",),
+    "l2_bytes": ("lts__t_bytes.sum",),
+}
+_TIME = {"device_ns": ("gpu__time_duration.sum",)}  # without which nothing else is a rate
+#: What one set counts beside that. Tensor operations of each type take counters of their own.
+ACTIVITY, PIPES, LINKS = "activity", "pipes", "links"
+_SETS: dict[str, dict[str, tuple[str, ...]]] = {
+    ACTIVITY: {
+        "tensor_percent": ("sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",),
+        "double": ("sm__thread_inst_executed_pipe_fp64_pred_on.sum", "sm__inst_executed_pipe_fp64.sum"),
+    },
+    PIPES: {
+        "fma": ("sm__thread_inst_executed_pipe_fma_pred_on.sum", "sm__inst_executed_pipe_fma.sum"),
+        "half": (
+            "sm__thread_inst_executed_pipe_fma_type_fp16_pred_on.sum",
+            "sm__thread_inst_executed_pipe_fp16_pred_on.sum",
+        ),
+    },
+    "bf16": {"bf16": _operations("src_bf16_dst_fp32")},
+    "fp16": {"fp16": _operations("src_fp16", "src_fp16_dst_fp32", "src_fp16_bf16_tf32_dst_fp32", "op_hgmma_src_fp16")},
+    "fp16 mma": {"fp16 mma": _operations("op_hmma_src_fp16_dst_fp32")},
+    "tf32": {"tf32": _operations("src_tf32_dst_fp32")},
+    "fp8": {"fp8": _operations("src_fp8", "src_fp8_dst_fp32", "src_fp4_fp6_fp8_dst_fp32")},
+    "fp4": {"fp4": _operations("src_fp4_dst_fp32")},
+    "int8": {"int8": _operations("src_int8", "op_igmma_src_int8", "src_int8_sparsity_off")},
+    "int8 mma": {"int8 mma": _operations("op_imma_src_int8_sparsity_off")},
+    "fp64": {"fp64": _operations("src_fp64")},
+    LINKS: {"nvlink_rx_bytes": ("nvlrx__bytes.sum",), "nvlink_tx_bytes": ("nvltx__bytes.sum",)},
+}
+#: Hopper has two kinds of instructions for these types, each with counters of its own: the second is worth a set where
+#: the first counts one kind alone.
+_SECOND = {"fp16 mma": ("fp16", "_hgmma_"), "int8 mma": ("int8", "_igmma_")}
+SETS = tuple(_SETS)
+#: Those of tensor operations.
+TENSOR = tuple(name for name in SETS if name not in (ACTIVITY, PIPES, LINKS))
+#: Counted by the warp, of 32 threads.
+_BY_WARP = ("sm__inst_executed_pipe_fma.sum", "sm__inst_executed_pipe_fp64.sum")
+
+
+class Counted(NamedTuple):
+    """What one range counted; None and a missing type are what was not."""
+
+    device_ns: int | None
+    tensor_ops: tuple[tuple[str, float], ...]
+    flops: tuple[tuple[str, float], ...]
+    amounts: dict[str, float]  # fields of :class:`BlockCounters` by their names
+
+
+class _Set:
+    """One set of metrics, and where CUPTI writes what it counts."""
+
+    def __init__(self, name: str, metrics: host.MetricSet, fields: dict[str, str]) -> None:
+        self.name, self.metrics = name, metrics
+        self.fields = fields  # → the metric that was taken for it
+        self.image: Any = None
+
+
+def chosen(api: Any, chip: str, name: str, availability: Any | None = None) -> "_Set | None":
+    """What of a set fits one pass on a chip; None where that is nothing of what is its own."""
+    own = _SETS[name]
+    wanted = {**_TIME, **own, **_ALWAYS}
+    found, taken = host.in_one_pass(api, capi.RANGE_PROFILER, chip, list(wanted.values()), availability)
+    known = {field: metric for field, metric in zip(wanted, taken, strict=True) if metric is not None}
+    if found is None:
+        return None
+    if "device_ns" not in known or not own.keys() & known.keys():
+        found.close()
+        return None
+    return _Set(name, found, known)
+
+
+def read(fields: dict[str, str], values: dict[str, float]) -> Counted:
+    """The values of metrics in the words of records; what is no number was not counted."""
+    known = {
+        field: values[metric] * (32 if metric in _BY_WARP else 1)
+        for field, metric in fields.items()
+        if values.get(metric, -1.0) >= 0 and values[metric] != float("inf")
+    }
+    length = known.pop("device_ns", None)
+    clock = known.pop("sm_clock_hz", None)
+    if clock:
+        known["sm_clock_mhz"] = clock / 1e6
+    tensor = tuple((name, known.pop(name)) for name in TENSOR if name in known)
+    flops = []
+    fma, half = known.pop("fma", None), known.pop("half", None)
+    if half is not None:
+        flops.append(("fp16", 4 * half))  # pairs
+    if fma is not None:
+        of_half = half if half is not None and "pipe_fma" in fields["half"] else 0.0
+        flops.append(("fp32", 2 * max(0.0, fma - of_half)))
+    if "double" in known:
+        flops.append(("fp64", 2 * known.pop("double")))
+    return Counted(round(length) if length is not None else None, tensor, tuple(flops), known)
+
+
+class RangeProfiler:
+    """CUPTI's Range Profiler on one context, enabled for good. One thread at a time; from :meth:`begin` to :meth:`end`
+    the range is that thread's. Both raise :class:`BackendError` or :class:`MissingSymbol`."""
+
+    def __init__(self, api: Any, driver: Any, context: int, device: int, chip: str) -> None:
+        """Takes a quarter of a second to a whole one."""
+        self.context, self.device = context, device
+        self._api, self._driver, self._chip = api, driver, chip
+        self._sets: dict[str, _Set | None] = {}
+        self._running: _Set | None = None
+        self._object = capi.ask(api, "cuptiRangeProfilerEnable", ctx=context).pRangeProfilerObject
+        #: Those that count something on this chip.
+        self.sets = tuple(name for name in SETS if self._set(name) is not None)
+        self.tensor = tuple(name for name in self.sets if name in TENSOR)
+
+    def begin(self, name: str) -> bool:
+        """Waits for the device and opens a range that counts the set; False where that cannot be done now."""
+        found = self._set(name)
+        if found is None or not self._synchronised():
+            return False
+        self._ready(found)
+        capi.ask(self._api, "cuptiRangeProfilerStart", pRangeProfilerObject=self._object)
+        self._running = found
+        try:
+            capi.ask(self._api, "cuptiRangeProfilerPushRange", pRangeProfilerObject=self._object, pRangeName=_NAME)
+        except BackendError:
+            self._stop()
+            raise
+        return True
+
+    def end(self) -> Counted | None:
+        """Waits for the device, closes the range and gives what it counted; None where the device has failed or the
+        range is lost."""
+        found = self._running
+        if found is None:
+            return None
+        well = self._synchronised()
+        try:
+            capi.ask(self._api, "cuptiRangeProfilerPopRange", pRangeProfilerObject=self._object)
+        finally:
+            whole = self._stop()
+        dropped = capi.ask(
+            self._api, "cuptiRangeProfilerDecodeData", pRangeProfilerObject=self._object
+        ).numOfRangeDropped
+        told = {"pCounterDataImage": ctypes.addressof(found.image), "counterDataImageSize": len(found.image)}
+        count = capi.ask(self._api, "cuptiRangeProfilerGetCounterDataInfo", **told).numTotalRanges
+        if not well or not whole or dropped or count != 1:
+            return None
+        return read(found.fields, found.metrics.evaluate(found.image, 0))
+
+    def _set(self, name: str) -> _Set | None:
+        if name not in self._sets:
+            first, mark = _SECOND.get(name, ("", ""))
+            other = self._set(first) if first else None
+            wanted = not first or (other is not None and mark in other.fields[first])
+            self._sets[name] = chosen(self._api, self._chip, name) if wanted else None
+        return self._sets[name]
+
+    def _ready(self, found: _Set) -> None:
+        """An empty image, and the hardware set up to count this set once."""
+        metrics = found.metrics
+        if found.image is None:
+            size = capi.ask(
+                self._api,
+                "cuptiRangeProfilerGetCounterDataSize",
+                pRangeProfilerObject=self._object,
+                pMetricNames=metrics.names,
+                numMetrics=len(metrics.metrics),
+                maxNumOfRanges=1,
+                maxNumRangeTreeNodes=1,
+            ).counterDataSize
+            found.image = capi.image(size)
+        place = ctypes.addressof(found.image)
+        capi.ask(
+            self._api,
+            "cuptiRangeProfilerCounterDataImageInitialize",
+            pRangeProfilerObject=self._object,
+            counterDataSize=len(found.image),
+            pCounterData=place,
+        )
+        capi.ask(
+            self._api,
+            "cuptiRangeProfilerSetConfig",
+            pRangeProfilerObject=self._object,
+            configSize=len(metrics.config),
+            pConfig=ctypes.addressof(metrics.config),
+            counterDataImageSize=len(found.image),
+            pCounterDataImage=place,
+            range=capi.USER_RANGE,
+            replayMode=capi.USER_REPLAY,
+            maxRangesPerPass=1,
+            numNestingLevels=1,
+            minNestingLevel=1,
+            passIndex=0,
+            targetNestingLevel=1,
+        )
+
+    def _stop(self) -> bool:
+        """Whether all that was counted is with the device."""
+        self._running = None
+        return bool(capi.ask(self._api, "cuptiRangeProfilerStop", pRangeProfilerObject=self._object).isAllPassSubmitted)
+
+    def _synchronised(self) -> bool:
+        if is_capturing(self._driver):
+            return False
+        with relaxed(self._driver, self.context) as pushed:
+            return pushed and bool(self._driver.cuCtxSynchronize() == 0)
+
+
+class Finder:
+    """Finds the profiler for the thread that calls it: one in a process, of the first context that asks.
+
+    ``errand``: has another thread do something, and says whether it will. ``taken()``: why counters are not to be had
+    now, "" where they are.
+    """
+
+    def __init__(self, errand: Callable[[Callable[[], None]], bool], taken: Callable[[], str]) -> None:
+        self._errand, self._taken = errand, taken
+        self._profiler: RangeProfiler | None = None
+        self._refused: Unavailable | None = None
+        self._lock = threading.Lock()
+        self._trying = self._tried = False
+
+    def __call__(self, patiently: bool) -> RangeProfiler | Unavailable | None:
+        """None while CUDA is not used here, in a context of another device, and while the profiler is tried in a child
+        process, for which ``patiently`` waits."""
+        driver = cuda.SOURCE.api()
+        context = current_context(driver) if driver is not None and cuda.SOURCE.is_live() else None
+        if self._refused is not None or context is None:
+            return self._refused
+        if self._profiler is not None:
+            return self._profiler if self._profiler.context == context else None
+        taken = self._taken()
+        if taken:
+            return Unavailable("counters", taken)
+        device = current_device(driver)
+        if not self._tried:
+            if patiently:
+                self._try(device)
+            elif not self._trying:
+                self._trying = True
+                if not self._errand(partial(self._try, device)):
+                    self._refused = Unavailable("counters", "there is no thread to try the profiler on")
+            if not self._tried:
+                return self._refused
+        found = opened(driver, context, device)
+        if isinstance(found, Unavailable):
+            self._refused = found
+        else:
+            self._profiler = found
+        return found
+
+    def _try(self, device: int) -> None:
+        with self._lock:
+            if not self._tried:
+                self._refused = tried(device)
+                self._tried = self._refused is None
+
+
+def tried(device: int) -> Unavailable | None:
+    """None where the profiler counts a range in a child process; else what happened."""
+    return None
+
+
+def current_context(driver: Any) -> int | None:
+    """That of this thread."""
+    context = c_void_p()
+    return context.value if driver.cuCtxGetCurrent(byref(context)) == 0 else None
+
+
+def current_device(driver: Any) -> int:
+    """CUDA's number of that of the thread's context."""
+    device = c_int()
+    return device.value if driver.cuCtxGetDevice(byref(device)) == 0 else 0
+
+
+def is_capturing(driver: Any) -> bool:
+    """Whether a stream is being captured as far as its default streams tell: those of others in the same context that
+    wait for the legacy one say so there. While one is, nothing may be waited for."""
+    ask = driver.cuStreamIsCapturing
+    status = c_int()
+    return bool(ask) and any(ask(stream, byref(status)) != 0 or status.value for stream in (_LEGACY, _PER_THREAD))
+
+
+def opened(driver: Any, context: int, device: int) -> RangeProfiler | Unavailable:
+    """The profiler of a context that exists; why there is none."""
+    api = host.open_api()
+    if isinstance(api, Unavailable):
+        return api
+    try:
+        capi.ask(api, "cuptiProfilerInitialize")
+        chip = capi.ask(api, "cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
+        profiler = RangeProfiler(api, driver, context, device, chip)
+    except (BackendError, MissingSymbol) as error:
+        return Unavailable("counters", str(error))
+    if not profiler.sets:
+        return Unavailable("counters", f"this CUPTI counts nothing on {chip}")
+    return profiler
