@@ -16,7 +16,7 @@ from ...._capi import cupti_profiler as capi
 from ...._records.records import Unavailable
 from ...._runtime.errors import BackendError, MissingSymbol
 from ... import cuda
-from ..synchronize import relaxed
+from ..synchronize import contexts, relaxed
 from . import host
 
 _NAME = b"block"
@@ -257,7 +257,7 @@ class Finder:
         """None while CUDA is not used here, in a context of another device, and while the profiler is tried in a child
         process, for which ``patiently`` waits."""
         driver = cuda.SOURCE.api()
-        context = current_context(driver) if driver is not None and cuda.SOURCE.is_live() else None
+        context = context_of(driver) if driver is not None and cuda.SOURCE.is_live() else None
         if self._refused is not None or context is None:
             return self._refused
         if self._profiler is not None:
@@ -265,7 +265,7 @@ class Finder:
         taken = self._taken()
         if taken:
             return Unavailable("counters", taken)
-        device = current_device(driver)
+        device = device_of(driver, context)
         if not self._tried:
             if patiently:
                 self._try(device)
@@ -294,16 +294,20 @@ def tried(device: int) -> Unavailable | None:
     return None
 
 
-def current_context(driver: Any) -> int | None:
-    """That of this thread."""
+def context_of(driver: Any) -> int | None:
+    """That of this thread; where it has none, the only one that there is."""
     context = c_void_p()
-    return context.value if driver.cuCtxGetCurrent(byref(context)) == 0 else None
+    if driver.cuCtxGetCurrent(byref(context)) == 0 and context.value:
+        return context.value
+    found = contexts(driver)
+    return found[0] if len(found) == 1 else None
 
 
-def current_device(driver: Any) -> int:
-    """CUDA's number of that of the thread's context."""
+def device_of(driver: Any, context: int) -> int:
+    """CUDA's number of the device of a context."""
     device = c_int()
-    return device.value if driver.cuCtxGetDevice(byref(device)) == 0 else 0
+    with relaxed(driver, context) as pushed:
+        return device.value if pushed and driver.cuCtxGetDevice(byref(device)) == 0 else 0
 
 
 def is_capturing(driver: Any) -> bool:
