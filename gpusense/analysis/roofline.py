@@ -189,7 +189,7 @@ class MeasuredBlock(NamedTuple):
         parts = [
             f"{rate_of(rate.per_s, rate.type)} {rate.type}{'' if rate.tensor else ' without tensor cores'}"
             + (f" ({percent_text(rate.share)} of peak)" if rate.share is not None else "")
-            for rate in self._told
+            for rate in told(self.operations)
         ]
         if self.bytes_per_s is not None:
             share = f" ({percent_text(self.memory_share)})" if self.memory_share is not None else ""
@@ -200,10 +200,11 @@ class MeasuredBlock(NamedTuple):
         shared = ", with work of other threads" if self.shared_passes else ""
         return f"{one_line(self.name)}: {', '.join(parts) or UNKNOWN}{roof}{shared}"
 
-    @property
-    def _told(self) -> list[Rate]:
-        nearest = max((rate.share or 0.0 for rate in self.operations), default=0.0)
-        return [rate for rate in self.operations if rate.per_s and (rate.share or 0.0) >= _WORTH * nearest][:2]
+
+def told(operations: tuple[Rate, ...]) -> list[Rate]:
+    """Those that are worth a word."""
+    nearest = max((rate.share or 0.0 for rate in operations), default=0.0)
+    return [rate for rate in operations if rate.per_s and (rate.share or 0.0) >= _WORTH * nearest][:2]
 
 
 def intensity_text(value: float) -> str:
