@@ -403,7 +403,7 @@ def configure(
     flight_recorder: "float | None" = _UNCHANGED,
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
-    counters: "Literal['exact'] | None" = _UNCHANGED,
+    counters: "bool | str | None" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

@@ -66,7 +66,8 @@ class Tracer(Blocks, ManualRecords, Results):
         process.register(self)
         worker.start()
         self.follow_tasks()
-        self._follow_counters()
+        self._counters: Any = None
+        self.follow_counters()
 
     def __repr__(self) -> str:
         status = self.recorder.status()
@@ -108,20 +109,9 @@ class Tracer(Blocks, ManualRecords, Results):
             from ..backends.cupti.counters.ranges import Finder
             from .measure import Meter
 
-            self._meter = Meter(self.record, Finder(self._worker.errand, self._counters_taken))
+            self._meter = Meter(self.record, Finder(self._worker.errand))
         self.add_block_listener(self._meter)
         return self._meter
-
-    def _follow_counters(self) -> None:
-        """Passes are counted by turns as long as that is wanted."""
-        wanted = self.config.counters == "exact"
-        if wanted or self._meter is not None:
-            self._with_meter().by_turns = wanted
-
-    def _counters_taken(self) -> str:
-        if self.config.counters in (None, "exact"):
-            return ""
-        return "counters are sampled over time in this process, and exact ones cannot be had beside that"
 
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
@@ -146,6 +136,33 @@ class Tracer(Blocks, ManualRecords, Results):
         else:
             self._tasks.off()
         return False
+
+    def follow_counters(self) -> None:
+        """Hardware counters are sampled, or passes of blocks counted by turns, as the settings want it."""
+        exact = self.config.counters == "exact"
+        if exact or self._meter is not None:
+            self._with_meter().by_turns = exact
+        wanted = self.config.counters if self.recorder.capture is not None and not exact else None
+        counters = self._counters
+        if counters is not None and counters.setting != wanted:
+            self.end_counters()
+        if wanted is not None and self._counters is None:
+            from ..backends.cupti.counters.source import CounterSource
+
+            recorder = self.recorder
+            recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
+            self._counters = CounterSource(
+                wanted, recorder.take_counters, lambda: not recorder.disabled, self.config.devices
+            )
+            self.add_source(self._counters)
+
+    def end_counters(self) -> bool:
+        """They are sampled no more, until :meth:`follow_counters`; False where CUPTI does not return."""
+        counters, self._counters = self._counters, None
+        if counters is None:
+            return True
+        ended: bool = counters.end(1.0)
+        return ended  # what it was like is still told
 
     def _end_tasks(self) -> None:
         if self._tasks is not None:
@@ -236,7 +253,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()
-        self._follow_counters()
+        self.follow_counters()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""

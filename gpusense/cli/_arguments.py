@@ -117,6 +117,17 @@ def address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def rate(text: str) -> str:
+    """A rate of samples, as the setting has it."""
+    from .._runtime.config import check
+
+    try:
+        found: str = check("counters", text) or "off"
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return found
+
+
 def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
     """Raises where ``target`` would replace the recording that it is made from."""
     from ..report.files import same_file
@@ -128,6 +139,7 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
 
 _SETTINGS = (
     *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
+    "counters",
 )
 
 
@@ -160,6 +172,14 @@ def add_settings(parser: ArgumentParser) -> None:
         help="more kinds of records: sync and allocation (as usual), sync_lines, …",
     )
     add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add(
+        "--counters",
+        nargs="?",
+        const="auto",
+        type=rate,
+        metavar="RATE",
+        help="also what the hardware counts over time: tensor cores, memory, links (1kHz; others by --counters=100Hz)",
+    )
     add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
     add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
     add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._records.counter_samples import CounterTable
 from .._records.counters import BlockCounters
 from .._records.metrics import GpuMetrics
 from .._records.records import (
@@ -53,8 +54,8 @@ class Session:
     """
 
     __slots__ = (
-        *("_once", "_work", "aggregates", "busy", "counters", "devices", "each_block", "meta", "metrics", "records"),
-        "unseen",
+        *("_once", "_work", "aggregates", "busy", "counter_samples", "counters", "devices", "each_block", "meta"),
+        *("metrics", "records", "unseen"),
     )
 
     def __init__(
@@ -70,6 +71,7 @@ class Session:
         counters: Counters | None = None,
         work: WorkTable | None = None,
         each_block: dict[int, dict[str, list[int]]] | None = None,
+        counter_samples: CounterTable | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
         self.devices = devices
@@ -79,6 +81,8 @@ class Session:
         self.busy: list[DeviceBusy] = busy if busy is not None else []
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
+        #: Hardware counters over time, where they were asked for.
+        self.counter_samples = counter_samples if counter_samples is not None else CounterTable()
         self._work = work
         #: Block id → kind of work → how many, nanoseconds, bytes; where ``load`` was asked for it.
         self.each_block = each_block

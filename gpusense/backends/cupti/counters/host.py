@@ -18,6 +18,7 @@ from ... import cuda
 
 _lock = threading.Lock()
 _apis: dict[str, Any] = {}
+_initialized = False
 
 
 def open_api() -> Any | Unavailable:
@@ -34,6 +35,21 @@ def open_api() -> Any | Unavailable:
     if lacking:
         return Unavailable("counters", f"{loaded.path} lacks {lacking[0]}", "use the libcupti of CUDA 12.6 or later")
     return api
+
+
+def path_of(api: Any) -> str:
+    """Of the library that :func:`open_api` found."""
+    return next((path for path, known in _apis.items() if known is api), "")
+
+
+def initialize(api: Any) -> None:
+    """Once a process, before a device is asked. There is no way back: de-initialising twice crashes, and another
+    profiler in the process may have done so. Raises :class:`BackendError`."""
+    global _initialized
+    with _lock:
+        if not _initialized:
+            capi.ask(api, "cuptiProfilerInitialize")
+            _initialized = True
 
 
 def chips(api: Any) -> list[str]:

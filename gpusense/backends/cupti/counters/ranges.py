@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from ...._capi import cupti_profiler as capi
 from ...._records.records import Unavailable
-from ...._runtime.errors import BackendError, MissingSymbol
+from ...._runtime.errors import BackendError
 from ... import cuda
 from ..synchronize import contexts, relaxed
-from . import host
+from . import COUNTED, SAMPLED, host, selftest
 
 _NAME = b"block"
 _LEGACY, _PER_THREAD = 1, 2  # CUstream: the two default streams
@@ -132,18 +132,30 @@ def read(fields: dict[str, str], values: dict[str, float]) -> Counted:
 
 class RangeProfiler:
     """CUPTI's Range Profiler on one context, enabled for good. One thread at a time; from :meth:`begin` to :meth:`end`
-    the range is that thread's. Both raise :class:`BackendError` or :class:`MissingSymbol`."""
+    the range is that thread's. All raise :class:`BackendError`. ``announce`` is told each step before it is done."""
 
-    def __init__(self, api: Any, driver: Any, context: int, device: int, chip: str) -> None:
+    def __init__(
+        self, api: Any, driver: Any, context: int, device: int, announce: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Takes a quarter of a second to a whole one."""
         self.context, self.device = context, device
-        self._api, self._driver, self._chip = api, driver, chip
+        self._api, self._driver, self._announce = api, driver, announce
         self._sets: dict[str, _Set | None] = {}
         self._running: _Set | None = None
-        self._object = capi.ask(api, "cuptiRangeProfilerEnable", ctx=context).pRangeProfilerObject
+        announce("cuptiProfilerInitialize")
+        host.initialize(api)
+        self.chip = self._ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
         #: Those that count something on this chip.
         self.sets = tuple(name for name in SETS if self._set(name) is not None)
         self.tensor = tuple(name for name in self.sets if name in TENSOR)
+        if not self.sets:
+            raise BackendError("cuptiProfilerHostConfigAddMetrics", 27, f"this CUPTI counts nothing on {self.chip}")
+        self._object = self._ask("cuptiRangeProfilerEnable", ctx=context).pRangeProfilerObject
+        COUNTED.add(device)
+
+    def _ask(self, name: str, **given: Any) -> Any:
+        self._announce(name)
+        return capi.ask(self._api, name, **given)
 
     def begin(self, name: str) -> bool:
         """Waits for the device and opens a range that counts the set; False where that cannot be done now."""
@@ -151,10 +163,10 @@ class RangeProfiler:
         if found is None or not self._synchronised():
             return False
         self._ready(found)
-        capi.ask(self._api, "cuptiRangeProfilerStart", pRangeProfilerObject=self._object)
+        self._ask("cuptiRangeProfilerStart", pRangeProfilerObject=self._object)
         self._running = found
         try:
-            capi.ask(self._api, "cuptiRangeProfilerPushRange", pRangeProfilerObject=self._object, pRangeName=_NAME)
+            self._ask("cuptiRangeProfilerPushRange", pRangeProfilerObject=self._object, pRangeName=_NAME)
         except BackendError:
             self._stop()
             raise
@@ -168,14 +180,12 @@ class RangeProfiler:
             return None
         well = self._synchronised()
         try:
-            capi.ask(self._api, "cuptiRangeProfilerPopRange", pRangeProfilerObject=self._object)
+            self._ask("cuptiRangeProfilerPopRange", pRangeProfilerObject=self._object)
         finally:
             whole = self._stop()
-        dropped = capi.ask(
-            self._api, "cuptiRangeProfilerDecodeData", pRangeProfilerObject=self._object
-        ).numOfRangeDropped
+        dropped = self._ask("cuptiRangeProfilerDecodeData", pRangeProfilerObject=self._object).numOfRangeDropped
         told = {"pCounterDataImage": ctypes.addressof(found.image), "counterDataImageSize": len(found.image)}
-        count = capi.ask(self._api, "cuptiRangeProfilerGetCounterDataInfo", **told).numTotalRanges
+        count = self._ask("cuptiRangeProfilerGetCounterDataInfo", **told).numTotalRanges
         if not well or not whole or dropped or count != 1:
             return None
         return read(found.fields, found.metrics.evaluate(found.image, 0))
@@ -185,15 +195,14 @@ class RangeProfiler:
             first, mark = _SECOND.get(name, ("", ""))
             other = self._set(first) if first else None
             wanted = not first or (other is not None and mark in other.fields[first])
-            self._sets[name] = chosen(self._api, self._chip, name) if wanted else None
+            self._sets[name] = chosen(self._api, self.chip, name) if wanted else None
         return self._sets[name]
 
     def _ready(self, found: _Set) -> None:
         """An empty image, and the hardware set up to count this set once."""
         metrics = found.metrics
         if found.image is None:
-            size = capi.ask(
-                self._api,
+            size = self._ask(
                 "cuptiRangeProfilerGetCounterDataSize",
                 pRangeProfilerObject=self._object,
                 pMetricNames=metrics.names,
@@ -203,15 +212,13 @@ class RangeProfiler:
             ).counterDataSize
             found.image = capi.image(size)
         place = ctypes.addressof(found.image)
-        capi.ask(
-            self._api,
+        self._ask(
             "cuptiRangeProfilerCounterDataImageInitialize",
             pRangeProfilerObject=self._object,
             counterDataSize=len(found.image),
             pCounterData=place,
         )
-        capi.ask(
-            self._api,
+        self._ask(
             "cuptiRangeProfilerSetConfig",
             pRangeProfilerObject=self._object,
             configSize=len(metrics.config),
@@ -230,7 +237,7 @@ class RangeProfiler:
     def _stop(self) -> bool:
         """Whether all that was counted is with the device."""
         self._running = None
-        return bool(capi.ask(self._api, "cuptiRangeProfilerStop", pRangeProfilerObject=self._object).isAllPassSubmitted)
+        return bool(self._ask("cuptiRangeProfilerStop", pRangeProfilerObject=self._object).isAllPassSubmitted)
 
     def _synchronised(self) -> bool:
         if is_capturing(self._driver):
@@ -242,12 +249,11 @@ class RangeProfiler:
 class Finder:
     """Finds the profiler for the thread that calls it: one in a process, of the first context that asks.
 
-    ``errand``: has another thread do something, and says whether it will. ``taken()``: why counters are not to be had
-    now, "" where they are.
+    ``errand``: has another thread do something, and says whether it will.
     """
 
-    def __init__(self, errand: Callable[[Callable[[], None]], bool], taken: Callable[[], str]) -> None:
-        self._errand, self._taken = errand, taken
+    def __init__(self, errand: Callable[[Callable[[], None]], bool]) -> None:
+        self._errand = errand
         self._profiler: RangeProfiler | None = None
         self._refused: Unavailable | None = None
         self._lock = threading.Lock()
@@ -262,9 +268,6 @@ class Finder:
             return self._refused
         if self._profiler is not None:
             return self._profiler if self._profiler.context == context else None
-        taken = self._taken()
-        if taken:
-            return Unavailable("counters", taken)
         device = device_of(driver, context)
         if not self._tried:
             if patiently:
@@ -275,6 +278,8 @@ class Finder:
                     self._refused = Unavailable("counters", "there is no thread to try the profiler on")
             if not self._tried:
                 return self._refused
+        if device in SAMPLED:
+            return Unavailable("counters", "the device's counters are sampled over time, and nothing else counts then")
         found = opened(driver, context, device)
         if isinstance(found, Unavailable):
             self._refused = found
@@ -290,8 +295,12 @@ class Finder:
 
 
 def tried(device: int) -> Unavailable | None:
-    """None where the profiler counts a range in a child process; else what happened."""
-    return None
+    """None where the profiler counts ranges in a child process; else what happened."""
+    api = host.open_api()
+    if isinstance(api, Unavailable):
+        return api
+    identity = selftest.identity(cuda.SOURCE.api(), device)
+    return selftest.passed(host.path_of(api), device, identity, what=selftest.RANGES)
 
 
 def context_of(driver: Any) -> int | None:
@@ -324,11 +333,6 @@ def opened(driver: Any, context: int, device: int) -> RangeProfiler | Unavailabl
     if isinstance(api, Unavailable):
         return api
     try:
-        capi.ask(api, "cuptiProfilerInitialize")
-        chip = capi.ask(api, "cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
-        profiler = RangeProfiler(api, driver, context, device, chip)
-    except (BackendError, MissingSymbol) as error:
+        return RangeProfiler(api, driver, context, device)
+    except BackendError as error:
         return Unavailable("counters", str(error))
-    if not profiler.sets:
-        return Unavailable("counters", f"this CUPTI counts nothing on {chip}")
-    return profiler
