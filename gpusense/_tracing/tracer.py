@@ -106,7 +106,7 @@ class Tracer(Blocks, ManualRecords, Results):
 
     def _with_meter(self) -> "Meter":
         if self._meter is None:
-            from ..backends.cupti.counters.ranges import Finder
+            from ..backends.cupti.counters.finder import Finder
             from .measure import Meter
 
             self._meter = Meter(self.record, Finder(self._worker.errand))
