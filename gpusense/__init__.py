@@ -18,7 +18,7 @@ from _thread import get_ident as _get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import cuda, doctor, exporters, integrations, monitor, session, testing, wgpu
-    from ._records.counters import BlockCounters
+    from ._records.counters import BlockCounters, CounterSample
     from ._records.metrics import GpuMetrics, OwnUsage
     from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
@@ -75,6 +75,7 @@ __all__ = [
     "Bottleneck",
     "ComputeBlock",
     "ConfigurationError",
+    "CounterSample",
     "Counters",
     "DeviceBusy",
     "DeviceInfo",
@@ -137,9 +138,9 @@ __all__ = [
 
 #: Module → the public names that are loaded from it when somebody asks for one.
 _SOURCES = {
-    "_records.counters": ("BlockCounters",),
     "_records.metrics": ("GpuMetrics", "OwnUsage"),
     "_records.protocols": ("ActivitySource", "Backend", "DeviceSource", "MetricsSource", "RecordSource"),
+    "_records.counters": ("BlockCounters", "CounterSample"),
     "_records.records": (
         "Aggregate",
         "BlockRecord",

@@ -166,48 +166,47 @@ def edges(torch, tracer, a):
 
 def cost():
     """What a sample costs, by part: decoding, reading in one call or by ctypes, clearing; of many fields and of few."""
-    import torch
+    from gpusense.cuda import Buffer, Device
 
-    torch.zeros(1, device="cuda")
+    _keep = Buffer(64, Device(0))
     from gpusense.backends import cuda
     from gpusense.backends.cupti.counters import host, sampler
     from gpusense.backends.cupti.counters.metrics import FIELDS
 
     api = host.open_api()
-    every = dict(FIELDS)
-    for count in (14, 8, 4):
+    every, address = dict(FIELDS), sampler._address
+    ways = ((14, "code", "nvperf"), (14, "code", "CUPTI"), (14, "ctypes", "nvperf"), (8, "code", "nvperf"),
+            (8, "code", "CUPTI"), (4, "code", "nvperf"))  # fmt: skip
+    for count, by, values in ways:
         FIELDS.clear()
         FIELDS.update(list(every.items())[:count])
-        for by in ("machine code", "ctypes"):
-            known = sampler._address
-            if by == "ctypes":
-                sampler._address = lambda: None
-            one = sampler.opened(api, cuda.SOURCE.api(), 0, MS)
-            sampler._address = known
-            spent = dict.fromkeys(("decode", "rows", "clear"), 0.0)
-            wall, samples, readings = 0.0, 0, 0
-            one.start()
-            until = time.monotonic() + 1.5
-            while time.monotonic() < until:
-                time.sleep(0.1)
-                marks = [time.thread_time()]
-                began = time.monotonic()
-                one._call("cuptiPmSamplingDecodeData", one._decode)
-                one._call("cuptiPmSamplingGetCounterDataInfo", one._info)
-                marks.append(time.thread_time())
-                number = int(one._info.numCompletedSamples)
-                one._rows.read(number)
-                marks.append(time.thread_time())
-                one._call("cuptiPmSamplingCounterDataImageInitialize", one._clear)
-                marks.append(time.thread_time())
-                wall += time.monotonic() - began
-                for name, a, b in zip(spent, marks, marks[1:], strict=False):
-                    spent[name] += b - a
-                samples, readings = samples + number, readings + 1
-            one.end()
-            say(what="cost", fields=len(one.fields), by=by, samples=samples, image_MB=round(one.image_bytes / 1e6, 2),
-                **{f"{name}_us": round(value / max(1, samples) * 1e6, 2) for name, value in spent.items()},
-                wall_us=round(wall / max(1, samples) * 1e6, 2))  # fmt: skip
+        sampler._address = address if by == "code" else lambda: None
+        one = sampler.opened(api, cuda.SOURCE.api(), 0, MS)
+        one._compared = values == "CUPTI"
+        one.start()
+        time.sleep(0.1)
+        one.read()  # from here on by libnvperf_host, where that agrees
+        spent = dict.fromkeys(("decode", "rows", "clear"), 0.0)
+        wall, samples, until = 0.0, 0, time.monotonic() + 1.5
+        while time.monotonic() < until:
+            time.sleep(0.2)
+            marks, began = [time.thread_time()], time.monotonic()
+            one._call("cuptiPmSamplingDecodeData", one._decode)
+            one._call("cuptiPmSamplingGetCounterDataInfo", one._info)
+            marks.append(time.thread_time())
+            number = int(one._info.numCompletedSamples)
+            one._rows.read(number)
+            marks.append(time.thread_time())
+            one._call("cuptiPmSamplingCounterDataImageInitialize", one._clear)
+            marks.append(time.thread_time())
+            wall += time.monotonic() - began
+            for name, before, after in zip(spent, marks, marks[1:], strict=False):
+                spent[name] += after - before
+            samples += number
+        one.end()
+        say(what="cost", fields=len(one.fields), by=by, values=one.evaluated_by, samples=samples,
+            image_MB=round(one.image_bytes / 1e6, 2), wall_us=round(wall / max(1, samples) * 1e6, 2),
+            **{f"{name}_us": round(value / max(1, samples) * 1e6, 2) for name, value in spent.items()})  # fmt: skip
 
 
 def clocks():

@@ -1,7 +1,7 @@
 """What counters add to the findings about the device's own work: how near a roof it is, and how much of the chip works.
 
-Names of kernels and sizes of launches tell what might be wrong, counters whether it is. All shares are of the phase that
-is judged.
+Names of kernels and sizes of launches tell what might be wrong, counters whether it is. All shares are of the phase
+that is judged.
 """
 
 from collections.abc import Iterator, Sequence

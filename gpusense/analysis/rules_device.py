@@ -38,8 +38,8 @@ _LONG_NS = 200_000
 #: An elementwise kernel of this length is no short one.
 _CHAINED_NS = 10_000
 _MORE_WORK = (
-    "Give each launch more work: batch what is alike into one launch, split large blocks, or run independent kernels on "
-    "several streams."
+    "Give each launch more work: batch what is alike into one launch, split large blocks, or run independent kernels "
+    "on several streams."
 )
 
 
@@ -385,69 +385,60 @@ def _resident(one: WorkKind, limits: "Limits | None") -> int:
 def launch_sizes(facts: Facts) -> Iterator[Finding]:
     """Kernels of few blocks, one after the other, as the device counted or as their sizes tell; or on streams that wait
     for each other."""
-    by_sizes = {finding: view for view, finding in _by_sizes(facts)}
     for view in facts.views:
-        found = [finding for finding, of in by_sizes.items() if of is view]
-        yield from rules_counters.small_grids(view, facts, found, _MORE_WORK)
+        yield from rules_counters.small_grids(view, facts, list(_by_sizes(view, facts)), _MORE_WORK)
 
 
-def _by_sizes(facts: Facts) -> Iterator[tuple[View, Finding]]:
-    for view in facts.views:
-        fills = _fills(view, facts)
-        small = {number: share for number, share in fills.items() if share < 0.5}
-        spent = sum(view.by_kind[number][1] for number in small)
-        calls = sum(view.by_kind[number][0] for number in small)
-        if not calls or view.share(spent) < 2 * MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
-            continue
-        covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
-        names = sorted(small, key=lambda number: -view.by_kind[number][1])
-        heavy = one_line(view.work.kinds[names[0]].name, 60)
-        streams = _streams(view, small)
-        alone = min(spent, view.parts.kernel)
-        if len(streams) > 1:
-            yield (
-                view,
-                finding(
-                    view,
-                    "serialised_streams",
-                    alone * (1 - 1 / len(streams)),
-                    f"{view.text} runs work of {len(streams)} streams one after the other for {kernels_text(view, spent)}, "
-                    f"although {heavy} has blocks for only {percent_text(covered)} of its multiprocessors.",
-                    [
-                        (
-                            f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
-                            f"of work in {time_text(alone)}, so next to nothing ran at once."
-                        ),
-                        *_why_serial(view, streams),
-                    ],
-                    "Let the streams run beside each other: no work on the default stream between them "
-                    "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
-                    "where data is needed.",
-                    where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
+def _by_sizes(view: View, facts: Facts) -> Iterator[Finding]:
+    fills = _fills(view, facts)
+    small = {number: share for number, share in fills.items() if share < 0.5}
+    spent = sum(view.by_kind[number][1] for number in small)
+    calls = sum(view.by_kind[number][0] for number in small)
+    if not calls or view.share(spent) < 2 * MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
+        return
+    covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
+    names = sorted(small, key=lambda number: -view.by_kind[number][1])
+    heavy = one_line(view.work.kinds[names[0]].name, 60)
+    streams = _streams(view, small)
+    alone = min(spent, view.parts.kernel)
+    if len(streams) > 1:
+        yield finding(
+            view,
+            "serialised_streams",
+            alone * (1 - 1 / len(streams)),
+            f"{view.text} runs work of {len(streams)} streams one after the other for {kernels_text(view, spent)}, "
+            f"although {heavy} has blocks for only {percent_text(covered)} of its multiprocessors.",
+            [
+                (
+                    f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
+                    f"of work in {time_text(alone)}, so next to nothing ran at once."
                 ),
-            )
-        else:
-            yield (
-                view,
-                finding(
-                    view,
-                    "small_grids",
-                    alone * (1 - covered),
-                    f"{view.text} runs kernels of few blocks one after the other for {kernels_text(view, spent)}: they have "
-                    f"blocks for only {percent_text(covered)} of its multiprocessors.",
-                    [
-                        (
-                            f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
-                            f"{count_text(view.by_kind[names[0]][0], 'call')}, "
-                            f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
-                        ),
-                        "This follows from the sizes of the launches; no counter was read.",
-                    ],
-                    _MORE_WORK,
-                    confidence="medium",
-                    where=heavy,
+                *_why_serial(view, streams),
+            ],
+            "Let the streams run beside each other: no work on the default stream between them "
+            "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
+            "where data is needed.",
+            where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
+        )
+    else:
+        yield finding(
+            view,
+            "small_grids",
+            alone * (1 - covered),
+            f"{view.text} runs kernels of few blocks one after the other for {kernels_text(view, spent)}: they have "
+            f"blocks for only {percent_text(covered)} of its multiprocessors.",
+            [
+                (
+                    f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
+                    f"{count_text(view.by_kind[names[0]][0], 'call')}, "
+                    f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
                 ),
-            )
+                "This follows from the sizes of the launches; no counter was read.",
+            ],
+            _MORE_WORK,
+            confidence="medium",
+            where=heavy,
+        )
 
 
 def _grid_text(one: WorkKind) -> str:

@@ -213,3 +213,35 @@ CALL(cuptiProfilerHostEvaluateToGpuValues, struct host *host; const struct image
     for (size_t i = 0; i < p->count; i++) p->values[i] = value(p->names[i], p->image->rows[p->index].number);
     return 0;
 }
+
+/* The library that evaluates, as libnvperf_host.so beside it. FAKE_NVPERF_WRONG=1: other values than CUPTI's. */
+CALL(NVPW_InitializeHost, ) { (void)p; return 0; }
+CALL(NVPW_Device_MetricsEvaluator_CalculateScratchBufferSize, const char *chip; size_t bytes;) {
+    p->bytes = 128;
+    return strncmp(p->chip, "GX", 2) == 0;
+}
+CALL(NVPW_Device_MetricsEvaluator_Initialize, uint8_t *scratch; size_t scratch_bytes; const char *chip;
+     const uint8_t *image; size_t bytes; void *evaluator;) {
+    p->evaluator = p->scratch;
+    return 0;
+}
+struct request { const char *name; uint8_t type, rollup; uint16_t submetric; };
+CALL(NVPW_MetricsEvaluator_ConvertMetricNameToMetricEvalRequest, void *evaluator; const char *name;
+     struct request *request; size_t bytes;) {
+    if (p->bytes != 12) return 1;
+    p->request->name = strdup(p->name);
+    return 0;
+}
+static const void *attributes;
+CALL(NVPW_MetricsEvaluator_SetDeviceAttributes, void *evaluator; const void *image; size_t bytes;) {
+    attributes = p->image;
+    return 0;
+}
+CALL(NVPW_MetricsEvaluator_EvaluateToGpuValues, void *evaluator; const struct request *requests; size_t count;
+     size_t request_bytes; size_t stride; const struct image *image; size_t bytes; size_t index; uint8_t isolated;
+     double *values;) {
+    if (p->stride != sizeof *p->requests || attributes != p->image || p->index >= p->image->count) return 1;
+    for (size_t i = 0; i < p->count; i++)
+        p->values[i] = value(p->requests[i].name, p->image->rows[p->index].number) + number("FAKE_NVPERF_WRONG", 0);
+    return 0;
+}

@@ -11,7 +11,8 @@ import gpusense
 
 _TEXT = """
 ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockCounters BlockOperation BlockRecord
-BlockSummary Bottleneck ComputeBlock ConfigurationError Counters DeviceBusy DeviceInfo DeviceSource Direction Finding
+BlockSummary Bottleneck ComputeBlock ConfigurationError CounterSample Counters DeviceBusy DeviceInfo DeviceSource
+Direction Finding
 GpuAllocation GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Launched
 MetricsSource Monitor NoopTracer Operation OwnUsage Phase RecordSource Session SessionError Settings Span Steps Syscall
 TraceSummary Tracer Unavailable UnseenInterval Window __version__ compute_block configure cuda detach devices

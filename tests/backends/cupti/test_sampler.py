@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import pathlib
 import shutil
 import threading
 import time
@@ -11,8 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machine import FAKES, assembled
 
-from gpusense._capi import cupti_profiler as capi
-from gpusense._capi.binding import bind
 from gpusense._capi.machine import samples_code
 from gpusense._runtime import cache
 from gpusense._runtime.errors import BackendError
@@ -51,7 +50,14 @@ def library(build_library, monkeypatch, tmp_path):
 
 @pytest.fixture
 def api(library):
-    return bind(library, capi.PROTOTYPES, "scripted")
+    return host.bind_api(library, library._name)
+
+
+@pytest.fixture
+def beside(build_library, library):
+    """The library that evaluates lies beside libcupti, as it does in NVIDIA's wheels."""
+    folder = pathlib.Path(library._name).parent
+    shutil.copy(build_library("libcupti_profiler.c", "libnvperf_host.so"), folder / "libnvperf_host.so")
 
 
 def read_for(one, seconds=0.06):
@@ -79,6 +85,19 @@ def test_samples_are_read_with_their_times_and_values(api, monkeypatch, in_one_c
     time.sleep(0.01)
     assert one.read().starts[0] == found.ends[-1]
     one.end()
+    one.end()
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize(("script", "by"), [("0", "libnvperf_host"), ("1", "CUPTI")], ids=["agrees", "does not agree"])
+def test_values_come_from_where_names_are_looked_up_once_if_that_agrees(api, library, monkeypatch, script, by):
+    monkeypatch.setenv("FAKE_NVPERF_WRONG", script)
+    one = sampler.Sampler(api, 0, MS)
+    found = read_for(one)
+    assert one.evaluated_by == by
+    assert dict(zip(one.fields, found.columns, strict=True))["tensor_percent"][:3] == [0.0, 1.0, 2.0]
+    asked = library.fake_profiler_calls(b"cuptiProfilerHostEvaluateToGpuValues")
+    assert (asked <= sampler.COMPARED) == (by == "libnvperf_host")
     one.end()
 
 

@@ -13,15 +13,19 @@ from typing import Any, NamedTuple
 from ...._capi import cupti_profiler as capi
 from ...._capi.cuda_facts import use_primary_context
 from ...._capi.machine import executable, samples_code
-from ...._runtime.errors import BackendError
+from ...._runtime import log
+from ...._runtime.errors import BackendError, GpuSenseError
 from . import SAMPLED
-from .host import MetricSet, in_one_pass, initialize
+from .evaluator import Evaluator
+from .host import MetricSet, in_one_pass, initialize, path_of
 from .metrics import FIELDS
 
 #: Samples in an image. One sample has about 20 kB there, all of which is written anew for each reading.
 SAMPLES = 256
 #: Of raw counts that wait to be read: at 1 kHz those of a few seconds.
 HARDWARE_BYTES, MANY_HARDWARE_BYTES = 64 << 20, 256 << 20
+#: Samples of which libnvperf_host must say what CUPTI says.
+COMPARED = 32
 #: Chips whose sampler counts cycles instead of nanoseconds; their system clock is near this.
 BY_CYCLES, CYCLES_A_NS = ("TU", "GA100"), 1.3
 
@@ -144,7 +148,11 @@ class Sampler:
         self._decode = capi.prepared("cuptiPmSamplingDecodeData", pPmSamplingObject=self._sampler, **place)
         self._info = capi.prepared("cuptiPmSamplingGetCounterDataInfo", **place)
         times = capi.prepared("cuptiPmSamplingCounterDataGetSampleInfo", pPmSamplingObject=self._sampler, **place)
-        self._rows = Rows(self._api, times, metrics.evaluation(self._image), SAMPLES)
+        self._evaluation = metrics.evaluation(self._image)
+        self._rows = Rows(self._api, times, len(metrics.metrics), SAMPLES)
+        self._rows.evaluate_with(self._api.cuptiProfilerHostEvaluateToGpuValues, self._evaluation)
+        self._evaluator: Evaluator | None = None
+        self._compared = False
         self._call("cuptiPmSamplingCounterDataImageInitialize", self._clear)
 
     def _call(self, name: str, parameters: Any) -> None:
@@ -160,6 +168,22 @@ class Sampler:
     def by(self) -> str:
         """How samples are read: "machine code", or "ctypes" where that is refused."""
         return "machine code" if self._rows.in_one_call else "ctypes"
+
+    @property
+    def evaluated_by(self) -> str:
+        """Whose function gives the values: "libnvperf_host", or "CUPTI", which takes ten times as long."""
+        return "CUPTI" if self._evaluator is None else "libnvperf_host"
+
+    def _compare(self, count: int) -> None:
+        """From the first samples on libnvperf_host evaluates, if it agrees with CUPTI."""
+        self._compared = True
+        try:
+            found = Evaluator(path_of(self._api), self.chip, self._metrics.metrics, self._image)
+            if found.agrees(self._api.cuptiProfilerHostEvaluateToGpuValues, self._evaluation, min(count, COMPARED)):
+                self._rows.evaluate_with(found.function, found.parameters)
+                self._evaluator = found
+        except GpuSenseError as error:
+            log.once(f"nvperf {error}", "gpusense: metrics are evaluated by CUPTI: %s", error)
 
     def start(self) -> None:
         self._ask("cuptiPmSamplingStart", pPmSamplingObject=self._sampler)
@@ -177,6 +201,8 @@ class Sampler:
         self._call("cuptiPmSamplingGetCounterDataInfo", self._info)
         self._announce("cuptiProfilerHostEvaluateToGpuValues")
         count = min(int(self._info.numCompletedSamples), SAMPLES)
+        if count and not self._compared:
+            self._compare(count)
         starts, ends, columns, failed = self._rows.read(count)
         if count:
             self._call("cuptiPmSamplingCounterDataImageInitialize", self._clear)
@@ -203,9 +229,9 @@ class Sampler:
 class Rows:
     """Times and values of all samples of an image, in one call where machine code is possible."""
 
-    def __init__(self, api: Any, times: Any, values: Any, most: int) -> None:
-        self._api, self._times, self._values = api, times, values
-        self._width = 2 + values.numMetrics
+    def __init__(self, api: Any, times: Any, metrics: int, most: int) -> None:
+        self._api, self._times, self._metrics = api, times, metrics
+        self._width = 2 + metrics
         self._rows = (c_uint64 * (self._width * most))()
         self._control = (c_uint64 * (samples_code.CONTROL_BYTES // 8))()
         address = _address()
@@ -214,19 +240,27 @@ class Rows:
         if address is None:
             return
         self._read = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p)(address)
-        words = self._control
-        for place, value in (
+        self._control[samples_code.VALUE_COUNT // 8] = metrics
+        self._set(
             (samples_code.TIMES_CALL, _function(api.cuptiPmSamplingCounterDataGetSampleInfo)),
             (samples_code.TIMES_PARAMETERS, addressof(times)),
-            (samples_code.VALUES_CALL, _function(api.cuptiProfilerHostEvaluateToGpuValues)),
-            (samples_code.VALUES_PARAMETERS, addressof(values)),
             (samples_code.TIMES_INDEX, addressof(times) + type(times).sampleIndex.offset),
             (samples_code.TIMES, addressof(times) + type(times).startTimestamp.offset),
-            (samples_code.VALUES_INDEX, addressof(values) + type(values).rangeIndex.offset),
-            (samples_code.VALUES, addressof(values.pMetricValues.contents)),
-            (samples_code.VALUE_COUNT, values.numMetrics),
-        ):
-            words[place // 8] = value
+        )
+
+    def _set(self, *words: tuple[int, int]) -> None:
+        for place, value in words:
+            self._control[place // 8] = value
+
+    def evaluate_with(self, function: Any, parameters: Any) -> None:
+        """Values come from ``function(parameters)``, a structure with ``rangeIndex`` and ``pMetricValues``."""
+        self._evaluate, self._values = function, parameters
+        self._set(
+            (samples_code.VALUES_CALL, _function(function)),
+            (samples_code.VALUES_PARAMETERS, addressof(parameters)),
+            (samples_code.VALUES_INDEX, addressof(parameters) + type(parameters).rangeIndex.offset),
+            (samples_code.VALUES, addressof(parameters.pMetricValues.contents)),
+        )
 
     def read(self, count: int) -> tuple[list[int], list[int], list[list[float]], int]:
         """Starts, ends, a column for each metric, and how many of the first ``count`` could not be read."""
@@ -252,14 +286,12 @@ class Rows:
         done = 0
         for index in range(count):
             times.sampleIndex = values.rangeIndex = index
-            if self._api.cuptiPmSamplingCounterDataGetSampleInfo(times) or (
-                self._api.cuptiProfilerHostEvaluateToGpuValues(values)
-            ):
+            if self._api.cuptiPmSamplingCounterDataGetSampleInfo(times) or (self._evaluate(values)):
                 failed += 1
                 continue
             at = addressof(self._rows) + done * width * 8
             ctypes.memmove(at, addressof(times) + type(times).startTimestamp.offset, 16)
-            ctypes.memmove(at + 16, values.pMetricValues, 8 * values.numMetrics)
+            ctypes.memmove(at + 16, values.pMetricValues, 8 * self._metrics)
             done += 1
         return done, failed
 

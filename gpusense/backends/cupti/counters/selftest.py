@@ -84,10 +84,10 @@ def _opened(path: str) -> tuple[Any, Any]:
     """CUPTI's profiler and an initialised driver."""
     import ctypes
 
-    from ...._capi import cupti_profiler as capi
     from ...._capi.binding import bind
     from ...._capi.libraries import CUDA
     from ...._capi.loading import Loaded, load
+    from . import host
 
     _announce("loading CUDA")
     driver = load(CUDA)
@@ -97,7 +97,7 @@ def _opened(path: str) -> tuple[Any, Any]:
     _announce("cuInit")
     cuda_capi.check("cuInit", cuda.cuInit(0))
     _announce(f"loading {path}")
-    return bind(ctypes.CDLL(path), capi.PROTOTYPES, path), cuda
+    return host.bind_api(ctypes.CDLL(path), path), cuda
 
 
 def _count(path: str, device: int) -> None:

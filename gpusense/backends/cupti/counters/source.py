@@ -198,6 +198,7 @@ class CounterSource:
                 "failed": device.failed,
                 "clock_error_ns": device.anchor.error_ns,
                 "read_by": sampler.by,
+                "evaluated_by": sampler.evaluated_by,
                 "image_bytes": sampler.image_bytes,
             }
         if devices:
