@@ -6,11 +6,13 @@ that is judged.
 
 from collections.abc import Iterator, Sequence
 
+from .._records.device_identity import device_of
 from .._runtime.text import count_text, percent_text, rate_text
 from .activity import Activity, activity, counted
 from .facts import Facts, Finding
 from .families import family
 from .intervals import Interval, union
+from .peaks import peaks
 from .roofline import MeasuredBlock, Rate, measured, rate_of
 from .rows import marked, sums
 from .rules_host import finding
@@ -25,7 +27,7 @@ _AT_THE_ROOF = 0.7
 #: A tensor pipe that works less is idle; single precision from this share of its peak on is real work.
 _IDLE, _REAL = 0.01, 0.3
 #: Operations a byte from which on work is no elementwise one.
-_PRODUCT = 4.0
+_PRODUCT = 10.0
 #: Multiprocessors that are active less, of the time in which kernels run, have too little to do; from the higher one on
 #: nobody need say so.
 _EMPTY, _ENOUGH = 0.35, 0.6
@@ -136,7 +138,7 @@ def idle_tensor_cores(view: View, facts: Facts) -> Iterator[Finding]:
         rate, spent = _single(block), _inside(times, block)
         if rate is None or view.share(spent) < MUCH:
             continue
-        top = next((one.peak_per_s for one in block.operations if one.type == _TENSOR_TYPE and one.tensor), None)
+        top = peaks(device_of(facts.session.devices, *view.key)).of(_TENSOR_TYPE, tensor=True)
         could = f" and could do {rate_of(top, _TENSOR_TYPE)} in TF32" if top else ""
         yield finding(
             view,
