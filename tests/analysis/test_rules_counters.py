@@ -111,7 +111,7 @@ def products(*, tensor=0.0, fp32=25.4e12, read=4e9):
 def test_products_in_single_precision_beside_idle_tensor_cores():
     one = found(products(), "fp32_math")
     assert one.title == (
-        "GPU 0 computes forward in single precision for 98 % of each step (9.80 ms of 9.99 ms): 25.4 TFLOP/s, 38 % of "
+        "GPU 0 computes forward in single precision for 98 % of each step (9.80 ms of 10.0 ms): 25.4 TFLOP/s, 38 % of "
         "what it can do without tensor cores. Its tensor cores are idle there and could do 495 TFLOP/s in TF32."
     )
     assert one.fix.startswith("Allow TF32")
