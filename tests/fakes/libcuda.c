@@ -64,6 +64,7 @@ static uint64_t virtual_ns = 1000, kernel_ns = 5000;
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
 static int order[MAX_DEVICES] = {0, 1, 2, 3, 4, 5, 6, 7};
+static int capturing; /* a stream of the program's */
 static int stuck; /* kernels do not end, and waiting for them does not either */
 static int tell_calls; /* the observer also hears of calls that are no device work */
 static struct fake_cuda_event last_event;
@@ -118,6 +119,10 @@ static unsigned next_correlation(void) {
 unsigned fake_cuda_count_call(void) { return next_correlation(); }
 void fake_cuda_set_correlation(unsigned value) { correlation = value; }
 void fake_cuda_set_stuck(int value) { stuck = value; }
+void fake_cuda_set_capturing(stream_t *stream, int value) {
+    (void)stream;
+    capturing = value;
+}
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
 int fake_cuda_stack_depth(void) { return depth; }
 int fake_cuda_retained(int device) { return primary[device].retained; }
@@ -711,6 +716,13 @@ int cuStreamDestroy_v2(stream_t *stream) {
 int cuStreamQuery(stream_t *stream) {
     ENTER(cuStreamQuery);
     (void)stream;
+    return OK;
+}
+
+int cuStreamIsCapturing(stream_t *stream, int *status) {
+    ENTER(cuStreamIsCapturing);
+    (void)stream;
+    *status = capturing;
     return OK;
 }
 
