@@ -198,6 +198,7 @@ class FileStore:
     def counter_samples(self, columns: CounterColumns) -> None:
         for parts in packed(columns):
             self.writer.append(file.SAMPLES, *parts, hold=True)
+        self._hold_to = self._hold_to or monotonic() + HOLD_S
 
     # --- cycles -----------------------------------------------------------------------------------------------------
 

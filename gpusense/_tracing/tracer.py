@@ -152,7 +152,11 @@ class Tracer(Blocks, ManualRecords, Results):
             recorder = self.recorder
             recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
             self._counters = CounterSource(
-                wanted, recorder.take_counters, lambda: not recorder.disabled, self.config.devices
+                wanted,
+                recorder.take_counters,
+                lambda: not recorder.disabled,
+                self.config.devices,
+                lambda: recorder.store.note(recorder),
             )
             self.add_source(self._counters)
 
@@ -219,10 +223,13 @@ class Tracer(Blocks, ManualRecords, Results):
         has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
         same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
         to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not; ``measured``
-        the same of exact counters of blocks."""
-        meter = {} if self._meter is None else {"measured": self._meter.status()}
-        return {**self.recorder.status(), **self._left_out(), **meter, "silent_copies": silent()}
+        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not. ``counters``
+        and ``measured``, where they are asked for, say how well counters are sampled and blocks measured, or why not.
+        """
+        found = {} if self._counters is None else {"counters": self._counters.status()}
+        if self._meter is not None:
+            found["measured"] = self._meter.status()
+        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent(), **found}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .._records.counter_samples import AVERAGES, CounterColumns
 from .._records.device_identity import device_of
 from .._records.records import BlockRecord, Path
+from .._runtime.text import count_text
 from ..session import Session
 from .facts import Facts
 from .peaks import peaks
@@ -319,3 +320,24 @@ def _points(
                 value = values_of[field]
                 points.append(((first + last) // 2, value if average else value * 1e9 / spent))
     return points
+
+
+def sampling_notes(session: Session) -> list[str]:
+    """Why counters that were asked for are not there, or not as they were asked for."""
+    notes = []
+    sources = session.meta.get("sources")
+    for name, told in sources.items() if isinstance(sources, dict) else ():
+        who, _, what = str(name).rpartition(": ")
+        if what != "counters" or not isinstance(told, dict):
+            continue
+        about = f"{who}: " if who else ""
+        if told.get("state") == "unavailable":
+            notes.append(f"{about}no hardware counters: {told.get('reason')}")
+        if told.get("note"):
+            notes.append(f"{about}hardware counters: {told['note']}")
+        devices = told.get("devices")
+        for number, device in devices.items() if isinstance(devices, dict) else ():
+            if gaps := device.get("gaps"):
+                text = count_text(gaps, "gap")
+                notes.append(f"{about}hardware counters of GPU {number} have {text}: nobody read them in time")
+    return notes

@@ -8,6 +8,7 @@ from typing import IO, Any
 from .._records.device_identity import device_of
 from .._records.records import NO_GPU, DeviceInfo
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
+from ..analysis.counters import sampling_notes
 from ..analysis.facts import Facts, Finding
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
@@ -206,7 +207,11 @@ def _own_notes(session: Session) -> list[str]:
     found = [str(note) for note in session.meta.get("missing") or ()]
     for one in _processes(session):
         found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
-    return found + ([] if _processes(session) else [str(note) for note in session.meta.get("notes") or ()])
+    return [
+        *found,
+        *sampling_notes(session),
+        *(() if _processes(session) else map(str, session.meta.get("notes") or ())),
+    ]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:

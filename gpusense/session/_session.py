@@ -250,7 +250,8 @@ class Session:
         """A data frame of pandas or polars: of the one that the program has imported, else of the one that is
         installed. A row is one of what ``kind`` says, a column one of its fields, with the unit in its name.
 
-        - what the session means: "operations", "blocks" (by path), "phases", "findings", "timeline";
+        - what the session means: "operations", "blocks" (by path), "counters" (of the hardware, by path and device),
+          "phases", "findings", "timeline";
         - each piece of work, short ones too: "kernels", "transfers", "memsets", "syncs" (waits of the host);
         - records: "passes" (of blocks), "compute_blocks", "allocations", "syscalls";
         - "metrics": device samples, with columns such as "power.draw_watts".

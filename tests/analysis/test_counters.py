@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
 from gpusense._records.records import BlockRecord, DeviceInfo, GpuKernel
-from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, series
+from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, sampling_notes, series
 from gpusense.session import Session
 
 MS = 1_000_000
@@ -170,3 +170,16 @@ def test_charts_have_rates_and_of_very_many_samples_averages():
     many = {label: points for _, label, _, points in series(session(samples([20, 40] * 500)), most=100, buckets=10)}
     assert many["Tensor pipe active"] == [(T0 + 50 * MS + 100 * MS * at, pytest.approx(30)) for at in range(10)]
     assert {round(value) for _, value in many["DRAM read"]} == {10**9}
+
+
+def test_what_went_wrong_with_sampling_is_told():
+    def notes(name="counters", **told):
+        return sampling_notes(Session(meta={"sources": {name: told, "nccl": {"state": "unavailable"}}}))
+
+    assert notes(state="ended") == []
+    assert notes(state="unavailable", reason="taken") == ["no hardware counters: taken"]
+    assert notes("rank 1: counters", state="unavailable", reason="taken") == ["rank 1: no hardware counters: taken"]
+    assert notes(state="ended", note="samples last 5 ms") == ["hardware counters: samples last 5 ms"]
+    assert notes(state="ended", devices={"0": {"gaps": 2}}) == [
+        "hardware counters of GPU 0 have 2 gaps: nobody read them in time"
+    ]

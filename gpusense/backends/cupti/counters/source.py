@@ -31,7 +31,7 @@ MOST_READINGS = 64
 WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
 LOOK_S = 2.0  # for devices that the program begins to use
 JUDGE_S = 3.0  # of readings, after which their cost is judged
-HAND_ON_S = 1.0
+HAND_ON_S = 0.5
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
 
@@ -113,6 +113,7 @@ class CounterSource:
 
     ``setting``: a rate as "1kHz", or "auto" for :data:`USUAL_HZ` and fewer where that costs too much.
     ``hand_on(columns)`` gets what was read; ``wanted()`` is false while nothing is to be recorded. ``only``: devices.
+    ``changed()`` is called when :attr:`state` has changed.
     """
 
     name = "counters"
@@ -123,10 +124,11 @@ class CounterSource:
         hand_on: Callable[[CounterColumns], None],
         wanted: Callable[[], bool],
         only: tuple[int, ...] | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.setting = setting
         self.rate = rate = sampling_rate(setting)
-        self._hand_on, self._wanted, self._only = hand_on, wanted, only
+        self._hand_on, self._wanted, self._only, self._changed = hand_on, wanted, only, changed
         self._interval_ns = round(1e9 / (rate or USUAL_HZ))
         self.state = "waiting"  # "trying", "sampling", "paused", "unavailable", "ended"
         self.reason = "the program does not use CUDA yet"
@@ -240,6 +242,7 @@ class CounterSource:
         if not self._over or state == "unavailable":
             log.once(f"counters {reason}", "gpusense: no counters: %s", reason)
         self.state, self.reason = state, reason
+        self._changed()
 
     # --- the thread -------------------------------------------------------------------------------------------------
 
@@ -309,6 +312,7 @@ class CounterSource:
         self._compare(device)
         if number in self._devices:
             self.state, self.reason = "sampling", ""
+            self._changed()
         self._judge_anew()
 
     def _compare(self, device: Device) -> None:
@@ -361,6 +365,8 @@ class CounterSource:
             try:
                 if pause:
                     device.sampler.stop()
+                    self._read(device)  # what was counted until now
+                    self._hand(device)
                 else:
                     device.restart(self._interval_ns)
             except BackendError as error:  # noqa: PERF203 - a device at a time
