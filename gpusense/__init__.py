@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         DeviceInfo,
         Direction,
         GpuAllocation,
+        GpuBlockTime,
         GpuCollective,
         GpuKernel,
         GpuMemoryTransfer,
@@ -83,6 +84,7 @@ __all__ = [
     "Direction",
     "Finding",
     "GpuAllocation",
+    "GpuBlockTime",
     "GpuCollective",
     "GpuKernel",
     "GpuMemoryTransfer",
@@ -150,6 +152,7 @@ _SOURCES = {
         "DeviceInfo",
         "Direction",
         "GpuAllocation",
+        "GpuBlockTime",
         "GpuCollective",
         "GpuKernel",
         "GpuMemoryTransfer",
@@ -405,6 +408,7 @@ def configure(
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
     counters: "bool | str | None" = _UNCHANGED,
+    kernels: "Literal['every', 'blocks']" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

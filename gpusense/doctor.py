@@ -67,7 +67,7 @@ def environment() -> list[Check]:
     """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
     from .backends.cupti.injection import is_ours
 
-    checks = [_python(), _platform(), _callbacks()]
+    checks = [_python(), _platform(), _callbacks(), _block_times()]
     for name in _INJECTIONS:
         value = os.environ.get(name)
         if value and not is_ours(value):
@@ -173,6 +173,18 @@ def _platform() -> Check:
     elif sys.platform == "darwin":
         reason = "macOS has no CUDA; kernels are not traced here"
     return Check("platform", True, reason, hint, version=text)
+
+
+def _block_times() -> Check:
+    """Whether the device can time blocks, for which no CUPTI is needed, and whether it is asked to."""
+    from ._tracing.select import control
+
+    driver = _opened("cuda")
+    if isinstance(driver, Unavailable):
+        return Check("block_times", False, driver.reason, driver.hint)
+    if control.settings().kernels == "blocks":
+        return Check("block_times", True, "kernels='blocks': the device times blocks, and kernels are not recorded")
+    return Check("block_times", True, "on request, without CUPTI: gpusense run --light, or kernels='blocks'")
 
 
 def _callbacks() -> Check:

@@ -8,11 +8,12 @@ all pairs of ratios, with its interval (signed ranks), which needs a third fewer
 measured until that interval is ±0.8 % or its seconds are over. *floor* is CUPTI itself: the same kinds on, its buffers
 handed back by machine code, nothing read; *flushed* the same, and CUPTI asked for what is finished as often as gpusense
 does (``flushed@1``, ``file@1``: every second). Proton is started for each part and ended after it, which takes CUPTI
-out, because it goes on recording where it is only deactivated. *monitor* is the device watched ten times a second and
-nothing recorded. ``before``, ``away``, ``on``, ``off`` and ``after``: milliseconds a step before the tool was made, in
-its three kinds of parts, and once it was stopped. ``stop``: how long ending the tool took with everything recorded
-since it was last away. A part with the tool begins at any moment between two readings of gpusense's threads, so that
-reading is a part of the whole, though not of each. Ratios of one run only: these machines are noisy.
+out, because it goes on recording where it is only deactivated. *light* is three blocks a step that the device times,
+without CUPTI, against none. *monitor* is the device watched ten times a second and nothing recorded. ``before``,
+``away``, ``on``, ``off`` and ``after``: milliseconds a step before the tool was made, in its three kinds of parts, and
+once it was stopped. ``stop``: how long ending the tool took with everything recorded since it was last away. A part
+with the tool begins at any moment between two readings of gpusense's threads, so that reading is a part of the whole,
+though not of each. Ratios of one run only: these machines are noisy.
 
     python benchmarks/gpu/overhead.py [--seconds 60] [--workloads small,big,graph,copies,storm] [--tools none,file,…]
 
@@ -44,7 +45,7 @@ SETTLE_S = 0.25  # of steps before a part with the tool, and up to a period more
 PERIOD_S = 0.2  # in which gpusense reads once
 CLOCK_S = {"big": 0.5}  # before every part, else one step: the device's clock follows its load, and rests too
 TOOLS = (
-    "none", "floor", "flushed", "file", "live", "live+blocks", "exact", "monitor",
+    "none", "floor", "flushed", "file", "live", "live+blocks", "light", "exact", "monitor",
     "torch-cuda", "torch-all", "proton", "cupti-python",
 )  # fmt: skip
 TIMES = ("before", "away", "on", "off", "after")

@@ -71,13 +71,15 @@ class BlockTotals:
 KindSums = dict[str, list[int]]
 #: A stream waits there, not the host.
 _NO_WAIT = ("sync", "stream_wait_event")
+#: How long the block itself took on the device; named after the records' ``timing``.
+BLOCK_TIME = "block_time"
 
 
 def by_kind(totals: BlockTotals) -> KindSums:
     """What ``totals`` come to, whatever the operations are called."""
     found: KindSums = {}
     for key, row in totals.rows.items():
-        if key != _NO_WAIT:
+        if key != _NO_WAIT and key[0] != BLOCK_TIME:
             _add(found, key[0], row[0], row[1], row[5])
     return found
 
@@ -167,7 +169,7 @@ class EachBlock(Watched):
         mine = [self.sums.setdefault(block, {}) for block in blocks]
         for key, durations, size in rows if mine else ():
             spent = sum(durations)
-            for sums in mine if key != _NO_WAIT else ():
+            for sums in mine if key != _NO_WAIT and key[0] != BLOCK_TIME else ():
                 _add(sums, key[0], len(durations), spent, size)
 
     def sweep(self) -> None:

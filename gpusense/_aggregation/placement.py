@@ -18,7 +18,7 @@ from .._decode.names import Named
 from .._decode.record import AT_ONCE, Home, KernelMaker, Row
 from .._records.records import ALWAYS_LISTED, KINDS, BlockRecord, GpuKernel, Path, Record
 from .._records.work import WITH_ROWS, WorkTable, kind_of_record
-from .block_totals import Watched
+from .block_totals import BLOCK_TIME, Watched
 from .ledger import Ledger
 from .recent import Recent
 from .same_kernels import SameKernels
@@ -279,7 +279,9 @@ class Placer:
         if getattr(item, "is_slow", slow) is not slow:
             item = item._replace(is_slow=slow)
         if item.block_id is not None and self.watched.blocks:
-            self.watched.extend(self.attribution.chain(item.block_id), [_row_of(item)])
+            # What a block took on the device holds what is inside it.
+            blocks = (item.block_id,) if kind == BLOCK_TIME else self.attribution.chain(item.block_id)
+            self.watched.extend(blocks, [_row_of(item)])
         if kind in WITH_ROWS:
             self.table.add(item)
         if self.recent is not None:
@@ -353,7 +355,12 @@ def _divided(rows: list[list[Any]]) -> Iterator[tuple[Where, list[list[int]]]]:
 
 
 def _row_of(item: Any) -> NamedRow:
-    return (KINDS[type(item)], item.name), [item.end_ns - item.start_ns], getattr(item, "bytes", 0)
+    kind = KINDS[type(item)]
+    return (
+        (kind, item.timing if kind == BLOCK_TIME else item.name),
+        [item.end_ns - item.start_ns],
+        getattr(item, "bytes", 0),
+    )
 
 
 def with_owner(item: Any, owners: Mapping[int, Path]) -> Any:

@@ -30,6 +30,7 @@ PROTOTYPES = prototypes(
     cuDevicePrimaryCtxRelease_v2=(c_int, c_int),
     cuCtxGetCurrent=(c_int, POINTER(c_void_p)),
     cuCtxGetDevice=(c_int, POINTER(c_int)),
+    cuCtxGetId=(c_int, c_void_p, POINTER(c_uint64)),  # 12.0
     cuCtxPushCurrent_v2=(c_int, c_void_p),
     cuCtxPopCurrent_v2=(c_int, POINTER(c_void_p)),
     cuCtxSynchronize=(c_int,),
@@ -61,6 +62,7 @@ PROTOTYPES = prototypes(
     cuStreamIsCapturing=(c_int, c_void_p, POINTER(c_int)),
     cuEventCreate=(c_int, POINTER(c_void_p), c_uint),
     cuEventRecord=(c_int, c_void_p, c_void_p),
+    cuEventQuery=(c_int, c_void_p),
     cuEventSynchronize=(c_int, c_void_p),
     cuEventElapsedTime=(c_int, POINTER(c_float), c_void_p, c_void_p),
     cuEventDestroy_v2=(c_int, c_void_p),
@@ -129,6 +131,7 @@ ERRORS: dict[int, str] = {
     701: "LAUNCH_OUT_OF_RESOURCES",
     702: "LAUNCH_TIMEOUT",
     709: "CONTEXT_IS_DESTROYED",
+    710: "ASSERT",
     715: "ILLEGAL_INSTRUCTION",
     716: "MISALIGNED_ADDRESS",
     719: "LAUNCH_FAILED",
@@ -139,6 +142,7 @@ ERRORS: dict[int, str] = {
     804: "COMPAT_NOT_SUPPORTED_ON_DEVICE",
     900: "STREAM_CAPTURE_UNSUPPORTED",
     901: "STREAM_CAPTURE_INVALIDATED",
+    906: "STREAM_CAPTURE_IMPLICIT",
     999: "UNKNOWN",
 }
 

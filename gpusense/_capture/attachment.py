@@ -30,6 +30,8 @@ INTERRUPTED = (
     "work went unrecorded since CUPTI came into the process, and CUDA graphs replayed then may fail once it is gone; "
     "call detach() while gpusense records, or detach(without_graphs=True) where the program has none"
 )
+#: What works where CUPTI does not.
+INSTEAD = "kernels='blocks' has the device time blocks without CUPTI"
 #: Reasons for the time before capture began, in which work may have been done unseen.
 LATE, LATER = "work before capture was attached", "CUDA was in use before"
 TAKEN_OVER_S = 1.0  # the same once a stranger has them: then a look asks CUPTI for a subscription, which takes 20 ms
@@ -240,7 +242,7 @@ class Capture:
 
     def _refused(self, reason: str, hint: str) -> None:
         """Another profiler may go away: try again; anything else is for good."""
-        self.reason = f"{reason} ({hint})" if hint else reason
+        self.reason = f"{reason} ({hint}; {INSTEAD})" if hint else f"{reason} ({INSTEAD})"
         if ("another" in reason and "profiler" in reason) or "tried again" in reason:
             self._refusal, self._retry_at = self.reason, monotonic() + RETRY_S
             return

@@ -35,7 +35,18 @@ from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.counter_samples import CounterColumns, CounterTable
 from .._records.device_identity import same
-from .._records.records import BUDGET, NO_GPU, Counters, DeviceInfo, Path, Record, UnseenInterval
+from .._records.records import (
+    BLOCK_TIMES,
+    BLOCKS,
+    BUDGET,
+    NO_GPU,
+    NOT_USED,
+    Counters,
+    DeviceInfo,
+    Path,
+    Record,
+    UnseenInterval,
+)
 from .._runtime import log, threads
 from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
@@ -114,6 +125,7 @@ class Recorder:
         self.capture = capture
         self.owner = Owner()
         self.absent = NO_GPU  # why, where there is no capture
+        self.block_times: Any = None  # the source that has the device time blocks, in place of capture
         self.facts: dict[str, Any] = {}  # more for ``meta``: which run this is, and where
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
@@ -859,7 +871,10 @@ class Recorder:
 
     def status(self) -> dict[str, Any]:
         if self.capture is None:
-            return {"state": "unavailable", "reason": self.absent, **self._attribution(), **self._flight_status()}
+            state, reason = "unavailable", self.absent
+            if self.block_times is not None:
+                state, reason = (BLOCKS, BLOCK_TIMES) if self.block_times.used else ("armed", NOT_USED)
+            return {"state": state, "reason": reason, **self._attribution(), **self._flight_status()}
         return {**self.capture.status(), **self._attribution(), **self._flight_status()}
 
     def _flight_status(self) -> dict[str, Any]:

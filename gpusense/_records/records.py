@@ -259,6 +259,35 @@ class GpuAllocation(NamedTuple):
         return self.start_ns
 
 
+#: ``timing`` of a time that is a bound.
+AT_MOST = "at_most"
+
+
+class GpuBlockTime(NamedTuple):
+    """From when to when one pass of a block had the streams of a device, by events at its two ends.
+
+    It is the time of the streams, whoever's work they did. An event that finds its stream idle is reached at once, so
+    that the time then holds waiting for the first launch, or what followed the last one: ``timing`` is "at_most".
+    """
+
+    name: str  # of the block
+    start_ns: int
+    end_ns: int
+    device: int | None = None  # CUDA ordinal
+    backend: str = "cuda"
+    streams: int = 1  # that the block used, as far as their libraries tell
+    timing: str = "device"  # "at_most" where the stream was idle at one of the ends
+    clock_error_ns: int | None = None  # by how much both ends may be off the session's clock, in one direction
+    path: Path = ()
+    block_id: int | None = None
+    attributes: dict[str, Any] | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        """0 of a block between whose ends a busy stream had nothing to do."""
+        return self.end_ns - self.start_ns
+
+
 class ComputeBlock(NamedTuple):
     """CPU or SIMD work measured on the host, on the same timeline."""
 
@@ -332,7 +361,9 @@ class Aggregate(NamedTuple):
     """Work that was counted but not kept one by one (and, in a summary, everything of one operation)."""
 
     path: Path
-    kind: str  # "kernel", "transfer", "memset", "sync", "compute", "allocation", "syscall", "launch", "unified_memory"
+    #: "kernel", "transfer", "memset", "sync", "compute", "allocation", "syscall", "launch", "unified_memory",
+    #: "block_time", and "block" itself
+    kind: str
     name: str
     backend: str
     device: int | None
@@ -346,7 +377,7 @@ class Aggregate(NamedTuple):
     direction: str | None = None
     source_line: str | None = None  # of waits, where lines were asked for: sums are then kept by line
     owner: Path | None = None  # for nodes of a replayed CUDA graph: the block that captured them
-    timing: str = "device"  # of copies, who timed them: "device" or "host"
+    timing: str = "device"  # of copies, who timed them: "device" or "host"; of block times, as theirs
     full_name: str | None = None  # of kernels, as theirs; None in files of older versions
 
     @property
@@ -365,6 +396,9 @@ BUDGET = "overhead budget"
 
 #: Why a process has no work of a GPU where nothing is wrong: there is none, or the program has not used it.
 NO_GPU, NOT_USED = "no NVIDIA GPU or driver was found", "the program has not used CUDA"
+
+#: State of capture, and its reason, where the device times blocks and no kernel is recorded.
+BLOCKS, BLOCK_TIMES = "blocks", "block times; kernels not recorded"
 
 
 class UnseenInterval(NamedTuple):
@@ -420,6 +454,7 @@ Record = (
     | GpuSync
     | GpuAllocation
     | GpuCollective
+    | GpuBlockTime
     | ComputeBlock
     | BlockCounters
     | BlockRecord
@@ -434,10 +469,12 @@ KINDS: dict[type, str] = {
     GpuSync: "sync",
     GpuAllocation: "allocation",
     GpuCollective: "collective",
+    GpuBlockTime: "block_time",
     ComputeBlock: "compute",
     BlockCounters: "block_counters",
     BlockRecord: "block",
     Syscall: "syscall",
 }
-#: Listed one by one whatever they took: instants, what the ranks of a job are compared by, and counters of few passes.
-ALWAYS_LISTED = ("allocation", "collective", "block_counters")
+#: Listed one by one whatever they took: instants, what the ranks of a job are compared by, counters of few passes, and
+#: what blocks took, which are listed themselves.
+ALWAYS_LISTED = ("allocation", "collective", "block_counters", "block_time")

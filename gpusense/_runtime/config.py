@@ -11,7 +11,7 @@ BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", 
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
 #: Settings that are one word of these.
-_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact")}
+_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact"), "kernels": ("every", "blocks")}
 _MODES = {**dict.fromkeys(("off", "0", "false", "no"), "off"), **dict.fromkeys(("on", "1", "true", "yes"), "on")}
 _MODE_WORDS = "it must be off, auto or on"
 
@@ -42,6 +42,7 @@ class Settings(NamedTuple):
     flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
     flight_signal: bool = False  # SIGUSR2 has it written, too
     counters: str | None = None  # "auto", a rate as "1kHz": sampled over time; "exact": of blocks; None: none
+    kernels: str = "every"  # "blocks": no kernel is recorded; the device times the blocks, at next to no cost
 
     @property
     def threshold_ns(self) -> int:
@@ -103,6 +104,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "flight_factor": _float,
     "flight_signal": _boolean,
     "counters": str,
+    "kernels": lambda text: text.strip().lower(),
 }
 
 #: Of counters: what CUPTI's sampler can do without running out of memory.

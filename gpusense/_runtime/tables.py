@@ -20,7 +20,13 @@ _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "BlockOperation": (
         *(("total_ns", "total"), ("own_ns", "own"), ("count", "calls"), ("avg_ns", "avg"), ("median_ns", "p50")),
-        *(("p95_ns", "p95"), ("gpu_ns", "GPU"), ("kernel_count", "kernels"), ("transfer_ns", "copies")),
+        *(
+            ("p95_ns", "p95"),
+            ("device_ns", "device"),
+            ("gpu_ns", "GPU"),
+            ("kernel_count", "kernels"),
+            ("transfer_ns", "copies"),
+        ),
         *(("transfer_bytes", "bytes"), ("wait_ns", "waits"), ("path", "block")),
     ),
     "Launched": (

@@ -152,7 +152,8 @@ class Control:
         from .tracer import Tracer
 
         left_out = _left_out(wanted) if possible else ""
-        capture = Capture(wanted) if possible and not left_out else None
+        blocks = possible and wanted.kernels == "blocks"
+        capture = Capture(wanted) if possible and not left_out and not blocks else None
         if path is None:
             recorder = Recorder(wanted, capture)
         else:
@@ -160,7 +161,10 @@ class Control:
 
             recorder = Recorder(wanted, capture, partial(FileStore, path))
         recorder.absent = self._forked or left_out or recorder.absent
-        return Tracer(wanted, recorder, self)
+        tracer = Tracer(wanted, recorder, self)
+        if blocks:
+            time_blocks(tracer)
+        return tracer
 
     def _live(self, wanted: Settings, possible: bool) -> Any:
         """As :meth:`_made`, with the sinks and followers that wait for it."""
@@ -386,6 +390,16 @@ def _follows() -> bool:
     from . import run as runs
 
     return runs.of_this_process() is not None
+
+
+def time_blocks(tracer: Any) -> None:
+    """The device times the blocks of ``tracer`` from now on, by events at their ends."""
+    from ..backends.block_times.source import BlockTimes
+
+    times = tracer.recorder.block_times = BlockTimes()
+    tracer.add_source(times)
+    tracer.add_block_listener(times)
+    tracer.add_watcher(times.poll)
 
 
 def _left_out(wanted: Settings) -> str:

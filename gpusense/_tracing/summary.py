@@ -3,7 +3,8 @@
 import sys
 from typing import Any, NamedTuple
 
-from .._records.records import Path, standard_deviation
+from .._aggregation.block_totals import BLOCK_TIME
+from .._records.records import AT_MOST, BLOCK_TIMES, BLOCKS, Path, standard_deviation
 from .._runtime.text import count_text, encodable, percent_text, printable, sentence, size_text, time_text
 
 _MOST_BLOCKS, _MOST_FAILURES = 200, 5
@@ -46,6 +47,8 @@ class BlockSummary(NamedTuple):
     reason: str = ""  # why something is unknown or incomplete
     ambiguous: int = 0  # operations that may belong here or to a block of another thread or task
     inherited: int = 0  # of threads without blocks of their own (autograd)
+    device_ns: int | None = None  # the device's streams were in it; None unless the device times blocks
+    device_at_most: bool = False  # that is a bound, because a stream was idle as the block began or ended
 
     def __str__(self) -> str:
         return _block_text(self)
@@ -76,12 +79,16 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
     rows = [
         Launched(kind, name, row[0], row[1], row[2], row[3], standard_deviation(row[0], row[1], row[4]), row[5])
         for (kind, name), row in totals.rows.items()
+        if kind != BLOCK_TIME
     ]
     rows.sort(key=lambda row: -row.total_ns)
     status = recorder.status()
     running = status.get("state") == "running"
-    captured = running or bool(totals.rows)
+    captured = running or bool(rows)
     reason = "" if captured else f"no GPU work is captured: {status.get('reason') or status.get('state')}"
+    timed = [(name, row) for (kind, name), row in totals.rows.items() if kind == BLOCK_TIME]
+    if status.get("state") == BLOCKS and not captured:
+        reason = BLOCK_TIMES if timed else f"the device did not time it: {recorder.block_times.why(block.path)}"
     if captured and not complete:
         why = f": {recorder.unread}" if recorder.unread else ""
         reason = f"not everything launched inside had finished and been read in time{why}"
@@ -110,10 +117,12 @@ def block_summary(block: Any, recorder: Any, complete: bool) -> BlockSummary:
         compute_ns=sum(row.total_ns for row in rows if row.kind == "compute"),
         operations=tuple(rows),
         attributes=block.attributes,
-        complete=complete and captured,
+        complete=complete and (captured or bool(timed)),
         reason=reason,
         ambiguous=totals.ambiguous,
         inherited=totals.inherited,
+        device_ns=sum(row[1] for _, row in timed) if timed else None,
+        device_at_most=any(name == AT_MOST for name, _ in timed),
     )
 
 
@@ -146,9 +155,11 @@ def export_json(session: Any, path: Any = None) -> str | None:
 
 def _block_text(summary: BlockSummary) -> str:
     """A few lines for people."""
-    if summary.kernel_count is None and not summary.operations:
+    if summary.kernel_count is None and not summary.operations and summary.device_ns is None:
         return printable(f"{summary.name}: {summary.reason}")
     parts = [f"{time_text(summary.wall_ns)} wall"]
+    if summary.device_ns is not None:
+        parts.append(f"{'at most ' * summary.device_at_most}{time_text(summary.device_ns)} on the device")
     if summary.kernel_count is not None:
         kernels = count_text(summary.kernel_count, "kernel")
         parts.append(f"{time_text(summary.gpu_ns)} in {kernels}" if summary.kernel_count else "no kernel")

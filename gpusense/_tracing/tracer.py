@@ -218,14 +218,14 @@ class Tracer(Blocks, ManualRecords, Results):
 
     def status(self) -> dict[str, Any]:
         """What capture is doing, for people. ``state`` is "armed" (CUDA is not live yet), "running", "paused" (another
-        profiler holds CUPTI), "detached" (out of the process for a while, to keep an overhead budget), "unavailable" or
-        "stopped"; ``reason`` says why it is not running. ``boundaries`` is "read" where blocks are placed by what CUPTI
-        has in its buffers, "marked" where each end makes a call. ``sync_lines``, where they are asked for, says the
-        same of the lines of waits; ``silent_copies`` names copies of gpusense in this process whose blocks cannot come
-        to another's session; ``unmarked`` says why capture runs and blocks get no GPU work, for want of memory
-        for example. ``flight_recorder``, where that is on, says what it has written, and why it has not. ``counters``
-        and ``measured``, where they are asked for, say how well counters are sampled and blocks measured, or why not.
-        """
+        profiler holds CUPTI), "detached" (out of the process for a while, to keep an overhead budget), "blocks" (blocks
+        are timed, kernels not recorded), "unavailable" or "stopped"; ``reason`` says why it is not running.
+        ``boundaries`` is "read" where blocks are placed by what CUPTI has in its buffers, "marked" where each end makes
+        a call. ``sync_lines``, where they are asked for, says the same of the lines of waits; ``silent_copies`` names
+        copies of gpusense in this process whose blocks cannot come to another's session; ``unmarked`` says why capture
+        runs and blocks get no GPU work, for want of memory for example. ``flight_recorder``, where that is on, says
+        what it has written, and why it has not. ``counters`` and ``measured``, where they are asked for, say how well
+        counters are sampled and blocks measured, or why not."""
         found = {} if self._counters is None else {"counters": self._counters.status()}
         if self._meter is not None:
             found["measured"] = self._meter.status()
@@ -257,6 +257,8 @@ class Tracer(Blocks, ManualRecords, Results):
 
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
+        if settings.kernels != self.config.kernels:
+            log.once("kernels", "gpusense: kernels=%r has no effect: recording has begun", settings.kernels)
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()

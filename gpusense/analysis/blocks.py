@@ -4,18 +4,19 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records.records import NOT_USED, Aggregate, BlockRecord, Path
+from .._records.records import AT_MOST, BLOCKS, NOT_USED, Aggregate, BlockRecord, GpuBlockTime, Path
 from .._records.work import WITH_ROWS, WorkTable
 from ..session import Session
 from .calls import timed_by_host
 from .operation import DEVICE_KINDS, OPERATIONS, Spread, duration_ns, spread
+from .unwritten import untimed_blocks
 
 #: Kind of copies that the host timed: their bytes count, their time is none of the device.
 HOST_TRANSFER = "host_transfer"
 #: A stream waits there, not the host.
 _NO_WAIT = ("sync", "stream_wait_event")
 #: States of capture in which no work of a device can be seen.
-_BLIND = (None, "unavailable", "armed", "off")
+_BLIND = (None, "unavailable", "armed", "off", BLOCKS)
 
 
 class BlockTimes(NamedTuple):
@@ -41,6 +42,14 @@ class BlockTimes(NamedTuple):
     transfer_bytes: int | None
     wait_ns: int | None  # the host waited for a device; None where waits were not recorded
     host_ns: int | None  # the rest
+    device_ns: int | None = None  # of all passes that the device timed; None where it timed none
+    device_passes: int = 0  # how many that were, on the device that timed most
+    device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at one of their ends
+
+    @property
+    def device_avg_ns(self) -> float | None:
+        """Of one pass that the device timed."""
+        return None if self.device_ns is None else self.device_ns / self.device_passes
 
 
 class BlockNode:
@@ -54,6 +63,8 @@ class BlockNode:
             "attributes",
             "children",
             "counted",
+            "device_lengths",
+            "device_sums",
             "inside_ns",
             "lengths",
             "name",
@@ -79,6 +90,9 @@ class BlockNode:
         self.lengths: list[int] = []  # of passes that are listed
         self.counted: list[Aggregate] = []  # of those that were only summed
         self.inside_ns = 0  # of passes, in which a block inside was open
+        self.device_lengths: list[int] = []  # of passes that the device timed and that are listed
+        #: device → [passes, ns, passes of which that is a bound], as the device timed them
+        self.device_sums: dict[int | None, list[int]] = {}
         self.attributes: dict[str, Any] | None = None  # of the last pass that had some
         self.own_kernels = self.own_kernel_ns = self.own_transfer_ns = self.own_bytes = 0
         self.own_sync_ns = self.own_wait_ns = 0
@@ -114,7 +128,17 @@ class BlockNode:
             transfer_bytes=self.transfer_bytes if self.copies_seen else None,
             wait_ns=wait,
             host_ns=None if total is None or wait is None else max(0, total - wait),
+            device_ns=sum(row[1] for row in self.device_sums.values()) if self.device_sums else None,
+            device_passes=max((row[0] for row in self.device_sums.values()), default=0),
+            device_at_most=max((row[2] for row in self.device_sums.values()), default=0),
         )
+
+    def add_device_time(self, device: int | None, timing: str, passes: int, spent: int) -> None:
+        """How long ``passes`` of this block took on a device."""
+        row = self.device_sums.setdefault(device, [0, 0, 0])
+        row[0] += passes
+        row[1] += spent
+        row[2] += passes if timing == AT_MOST else 0
 
     @property
     def wall_ns(self) -> int:
@@ -209,6 +233,7 @@ def block_tree(session: Session) -> BlockNode:
         _take_work(tree, session.work)
     _take_calls(tree, session.records, frozenset(of for of in _FACTS if not rows or OPERATIONS[of] not in WITH_ROWS))
     _take_passes(tree, [record for record in session.records if type(record) is BlockRecord])
+    _take_device_times(tree, session.records)
     for counted in session.aggregates:
         if counted.count <= 0 or counted.kind == "allocation":
             continue
@@ -217,6 +242,8 @@ def block_tree(session: Session) -> BlockNode:
             node.counted.append(counted)
             if node.parent is not None:
                 node.parent.inside_ns += counted.total_ns
+        elif counted.kind == "block_time":
+            tree.node(counted.path).add_device_time(counted.device, counted.timing, counted.count, counted.total_ns)
         elif not (rows and counted.kind in WITH_ROWS):
             kind = HOST_TRANSFER if timed_by_host(counted) else counted.kind
             tree.node(counted.path).add(
@@ -233,13 +260,25 @@ def sees_work(state: Any) -> bool:
     return state not in _BLIND
 
 
+def times_blocks(session: Session) -> bool:
+    """Whether the device was to time blocks, and no kernel was recorded: in a process of this session at least."""
+    capture = session.meta.get("capture") or {}
+    return any(one.get("state") == BLOCKS for one in (capture, *capture.values()) if isinstance(one, dict))
+
+
 def why_unknown(session: Session, field: str) -> str:
     """Why a field of :class:`BlockTimes` is None; "" where nothing but missing passes makes it so."""
     if field in ("median_ns", "p95_ns"):
         return "too many passes were only summed"
+    if field == "device_ns":
+        if not times_blocks(session):
+            return "the device was not asked; configure(kernels='blocks') has it time blocks"
+        return next(iter(untimed_blocks(session)), "the device was not used in them")
     if field in ("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"):
         return _blind_because(session)
     if field in ("wait_ns", "host_ns"):
+        if times_blocks(session):
+            return _blind_because(session)
         if "sync" in (session.meta.get("kinds") or ()):
             return _blind_because(session)
         if "imported_from" in session.meta:
@@ -314,6 +353,14 @@ def _take_passes(tree: _Tree, passes: list[BlockRecord]) -> None:
         if end > start:
             above.inside_ns += end - start
             until[outer] = end
+
+
+def _take_device_times(tree: _Tree, records: Iterable[Any]) -> None:
+    for record in records:
+        if type(record) is GpuBlockTime:
+            node = tree.node(record.path)
+            node.add_device_time(record.device, record.timing, 1, record.duration_ns)
+            node.device_lengths.append(record.duration_ns)
 
 
 _PASS = attrgetter("path", "start_ns", "end_ns", "parent_id", "attributes")

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, TypeVar
 from .._records.records import KINDS, Aggregate, Dim3, Record
 from ..session import Session
 
-#: ``kind`` of every record that is a call; blocks hold calls, and counters are of blocks.
-OPERATIONS: dict[Any, str] = {of: kind for of, kind in KINDS.items() if kind not in ("block", "block_counters")}
+#: Kinds of records that are of blocks, which hold calls.
+OF_BLOCKS = ("block", "block_counters", "block_time")
+#: ``kind`` of every record that is a call.
+OPERATIONS: dict[Any, str] = {of: kind for of, kind in KINDS.items() if kind not in OF_BLOCKS}
 
 _FIELDS = ("name", "backend", "device", "direction", "full_name", "grid", "block")
 _start = attrgetter("start_ns")

@@ -11,7 +11,7 @@ from .._runtime.text import count_text, one_line, option_percent_text, size_text
 from ..session import Session
 from ..session._names import alike
 from .anomalies import median
-from .blocks import BlockNode, block_tree
+from .blocks import BlockNode, block_tree, times_blocks
 from .busy import device_times, unseen, window
 from .conditions import clocks_are_known, conditions, names
 from .intervals import total
@@ -113,6 +113,7 @@ class Diff(NamedTuple):
     blocks: tuple[TimeChange, ...] = ()  # by what they changed themselves
     conditions: tuple[str, ...] = ()  # what else differs: clocks, devices, versions
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of the runs: labels and files
+    unrecorded: tuple[int, int] = (0, 0)  # runs in which the device timed blocks, and kernels were not recorded
 
     @property
     def blind(self) -> str:
@@ -120,6 +121,10 @@ class Diff(NamedTuple):
         work = [row for row in self.counts if row.total and row.what in ("kernels", "copies", "memsets")]
         if not work:
             return ""
+        if self.unrecorded[1] and not self.unrecorded[0]:
+            return (
+                f"kernels were not recorded in {count_text(self.unrecorded[1], 'run')} after: the device timed blocks"
+            )
         before = list(map(sum, zip(*(row.before for row in work), strict=True)))
         after = list(map(sum, zip(*(row.after for row in work), strict=True)))
         if not all(before) or all(after):
@@ -182,6 +187,7 @@ def compare(before: Sequence[Session], after: Sequence[Session]) -> Diff:
         blocks=_block_times(before, after, trees, sorted(paths[0] & paths[1])),
         conditions=tuple(conditions(before, after, _same_kernels(counts, keys))),
         names=named,
+        unrecorded=(sum(map(times_blocks, before)), sum(map(times_blocks, after))),
     )
 
 
@@ -363,12 +369,30 @@ def _block_times(
         sides = passes if by_pass else usual
         basis = "passes" if by_pass else "untested"
         rows.append(TimeChange(" › ".join(path), "block", sides[0], sides[1], share, None, basis, own[1] - own[0]))
+        rows += _on_device(" › ".join(path), nodes, share, decisive)
     tested: list[TimeChange] = []
     left: list[TimeChange] = []
     for row in rows:
         (tested if row.basis == "passes" or (decisive and row.share >= _TESTED_SHARE) else left).append(row)
     found = _tested(tested, "runs" if decisive else "passes", benjamini_hochberg) + left
     return tuple(sorted(found, key=lambda row: -abs(row.effect_ns)))
+
+
+def _on_device(what: str, nodes: list[list[BlockNode]], share: float, decisive: bool) -> list[TimeChange]:
+    """The same of what the device timed; none where it did not in all runs, or for the most part gave bounds."""
+    if not all(2 * node.times.device_at_most < node.times.device_passes for side in nodes for node in side):
+        return []
+    usual = [tuple(round(median(node.device_lengths or [_device_avg(node)])) for node in side) for side in nodes]
+    passes = [tuple(length for node in side for length in node.device_lengths) for side in nodes]
+    whole = all(len(node.device_lengths) == node.times.device_passes for side in nodes for node in side)
+    by_pass = not decisive and whole and min(map(len, passes)) >= _CALLS
+    sides, basis = (passes, "passes") if by_pass else (usual, "untested")
+    total = [sum(node.times.device_ns or 0 for node in side) / len(side) for side in nodes]
+    return [TimeChange(f"{what}, device", "block", sides[0], sides[1], share, None, basis, total[1] - total[0])]
+
+
+def _device_avg(node: BlockNode) -> float:
+    return node.times.device_avg_ns or 0.0
 
 
 def _usual(node: BlockNode) -> float:

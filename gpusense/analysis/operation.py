@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from .._records.records import Aggregate, standard_deviation
 from ..session import Session
-from .calls import OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
+from .calls import OF_BLOCKS, OPERATIONS, Calls, calls, duration_ns, ordered, timed_by_host
 
 __all__ = [
     "DEVICE_KINDS",
@@ -134,7 +134,7 @@ def _group(kept: list[Calls], aggregates: list[Aggregate]) -> dict[_Key, _Group]
     for group in groups.values():
         group.durations = ordered(group.calls)
     for aggregate in aggregates:
-        if aggregate.count <= 0 or aggregate.kind == "block":
+        if aggregate.count <= 0 or aggregate.kind in OF_BLOCKS:
             continue
         key = (aggregate.kind, aggregate.name, aggregate.backend, aggregate.device, aggregate.direction)
         counted = groups.setdefault(key, _Group())

@@ -6,10 +6,20 @@ from typing import Any
 from .._records.records import BUDGET, NO_GPU, NOT_USED
 from .._runtime.text import count_text, one_line, percent_text, sentence, time_text
 from ..session import Session
+from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
 from .ranks import processes_of
-from .unwritten import absent_text, ignored, untimed, untimed_text, untraced, unwritten, without_work
+from .unwritten import (
+    absent_text,
+    ignored,
+    untimed,
+    untimed_blocks,
+    untimed_text,
+    untraced,
+    unwritten,
+    without_work,
+)
 
 #: Of the phase that is judged: less of it unseen changes nothing.
 _WORTH = 0.05
@@ -18,7 +28,7 @@ _WORTH = 0.05
 def nothing_seen(facts: Facts) -> Iterator[Finding]:
     """No kernel and no copy: say why, never look like success. A program that did not use CUDA needs no advice."""
     session = facts.session
-    if facts.device_operations or session.meta.get("damage"):
+    if facts.device_operations or session.meta.get("damage") or times_blocks(session):
         return
     captures = _captures(session)
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
@@ -48,6 +58,64 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR),
         "high" if reasons else "medium",
     )
+
+
+#: The device's share of a block, below which the host is what takes the time.
+_SLOW_HOST = 0.7
+_MORE = (
+    "Record kernels, copies and waits of some steps: gpusense run without --light, or "
+    "`gpusense.configure(kernels='every')`."
+)
+_TIMED = 3  # blocks that are evidence
+
+
+def block_times(facts: Facts) -> Iterator[Finding]:
+    """What can be said where the device timed blocks and no kernel was recorded: which block, and device or host."""
+    session = facts.session
+    if facts.device_operations or not times_blocks(session):
+        return
+    nodes = [node for _, node in facts.blocks.walk() if node.device_sums]
+    missed = [
+        f"{count_text(count, 'pass', 'passes')} not timed: {why}." for why, count in untimed_blocks(session).items()
+    ]
+    if not nodes:
+        why = next(iter(untimed_blocks(session)), "the program opened none while it used the device")
+        yield Finding("block_times", f"The device timed no block: {why}.", tuple(missed), _MORE, "high")
+        return
+    outermost = [node for node in nodes if not (node.parent and node.parent.device_sums)]
+    whole = max(outermost, key=lambda node: node.wall_ns)
+    inner = max((node for node in nodes if _inside(node, whole)), key=_own_device_ns)
+    rest = sorted(nodes, key=lambda node: -(node.times.device_ns or 0))[:_TIMED]
+    share = (whole.times.device_avg_ns or 0.0) / (whole.times.avg_ns or 1.0)
+    at_most = "at most " if whole.times.device_at_most else ""
+    if share <= _SLOW_HOST:
+        title = f"The device was in {_block(whole)} for {at_most}{percent_text(share)} of its time: the host is slower."
+    elif 2 * whole.times.device_at_most > whole.times.device_passes:
+        of = f"{whole.times.device_at_most:,} of {count_text(whole.times.device_passes, 'pass', 'passes')}"
+        title = f"The device had nothing to do as {_block(whole)} began or ended, in {of}: it waited for the host."
+    else:
+        title = f"Most of the device's time is in {_block(inner)}: {_device_text(inner)}."
+    evidence = [f"{_block(node)}: {_device_text(node)}, {time_text(node.times.avg_ns)} on the host." for node in rest]
+    evidence.append("Kernels are not recorded; a block's time on the device holds what it waited for between them.")
+    yield Finding("block_times", title, (*evidence, *missed), _MORE, "high", where=" › ".join(inner.path))
+
+
+def _inside(node: BlockNode, outer: BlockNode) -> bool:
+    return node.path[: len(outer.path)] == outer.path
+
+
+def _own_device_ns(node: BlockNode) -> int:
+    """Without blocks inside."""
+    return (node.times.device_ns or 0) - sum(child.times.device_ns or 0 for child in node.children.values())
+
+
+def _block(node: BlockNode) -> str:
+    return f"block {one_line(' › '.join(node.path), 80)}"
+
+
+def _device_text(node: BlockNode) -> str:
+    times = node.times
+    return f"{'at most ' if times.device_at_most else ''}{time_text(times.device_avg_ns)} a pass on the device"
 
 
 #: What makes capture see more, by a part of the reason why it did not.
@@ -253,6 +321,7 @@ def ambiguous(facts: Facts) -> Iterator[Finding]:
 RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     hang,
     nothing_seen,
+    block_times,
     damaged,
     capture_off,
     data_lost,

@@ -42,6 +42,9 @@ class BlockOperation(NamedTuple):
     own_ns: int | None = None  # wall time without blocks inside
     median_ns: float | None = None  # of single passes; None where too many were only summed
     p95_ns: int | None = None
+    device_ns: int | None = None  # the device's streams were in the passes that it timed; None where it timed none
+    device_count: int = 0  # how many that were
+    device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at an end
 
 
 class TraceSummary(NamedTuple):
@@ -149,6 +152,9 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             own_ns=times.own_ns,
             median_ns=times.median_ns,
             p95_ns=times.p95_ns,
+            device_ns=times.device_ns,
+            device_count=times.device_passes,
+            device_at_most=times.device_at_most,
         )
 
 
@@ -163,6 +169,7 @@ _FIELDS = {
     "cpu_ns": "host_ns",
     "median_ns": "median_ns",
     "p95_ns": "p95_ns",
+    "device_ns": "device_ns",
 }
 
 

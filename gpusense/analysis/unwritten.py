@@ -78,7 +78,24 @@ def without_work(session: Session) -> list[str]:
 
 
 def _sources(session: Session) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, row) for name, row in (session.meta.get("sources") or {}).items() if isinstance(row, dict)]
+    """Those that give records of work."""
+    rows = (session.meta.get("sources") or {}).items()
+    return [(name, row) for name, row in rows if isinstance(row, dict) and not name.endswith(BLOCK_TIMES)]
+
+
+#: The source that has the device time blocks, as sessions name it; of a merged one behind the process's root.
+BLOCK_TIMES = "block_times"
+
+
+def untimed_blocks(session: Session) -> dict[str, int]:
+    """Passes of blocks that the device did not time, by reason, most first."""
+    reasons: dict[str, int] = {}
+    for name, source in (session.meta.get("sources") or {}).items():
+        rows = source.get("untimed") if name.endswith(BLOCK_TIMES) and isinstance(source, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict) and isinstance(row.get("count"), int):
+                reasons[str(row.get("reason"))] = reasons.get(str(row.get("reason")), 0) + row["count"]
+    return dict(sorted(reasons.items(), key=lambda row: -row[1]))
 
 
 def untimed_text(session: Session) -> str:

@@ -140,6 +140,7 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
 _SETTINGS = (
     *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
     "counters",
+    "kernels",
 )
 
 
@@ -163,6 +164,13 @@ def add_output(parser: ArgumentParser, whose: str) -> None:
 def add_settings(parser: ArgumentParser) -> None:
     """What is recorded, and how; see :func:`chosen`."""
     add = parser.add_argument
+    add(
+        "--light",
+        dest="kernels",
+        action="store_const",
+        const="blocks",
+        help="record no kernels: the device times blocks alone, which costs next to nothing",
+    )
     add("--trace-all", action="store_true", default=None, help="keep every record, however short")
     add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
     add(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .._records.records import Path
 from .._runtime.text import UNKNOWN, count_text, one_line, percent_text, rate_text, size_text, time_text
-from ..analysis.blocks import BlockNode, BlockTimes, why_unknown
+from ..analysis.blocks import BlockNode, BlockTimes, times_blocks, why_unknown
 from ..analysis.counters import BlockShares, block_shares
 from ..analysis.operation import called, kernel_backends
 from ..session import Session
@@ -31,6 +31,7 @@ _COLUMNS = (
     _Column("p50", "median_ns", 9),
     _Column("p95", "p95_ns", 9),
     _Column("stddev", "std_ns", 9),
+    _Column("device", "device_ns", 10),
     _Column("GPU", "kernel_ns", 9),
     _Column("kernels", "kernels", 9),
     _Column("copies", "transfer_ns", 9),
@@ -48,6 +49,7 @@ _COUNTED = (
 #: What each column of the page is of, and what it says where its head does not.
 _OF = {
     **dict.fromkeys(("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "std_ns"), "time it was open"),
+    "device_ns": "between its ends",
     **dict.fromkeys(("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"), "work of the device it launched"),
     **dict.fromkeys(("wait_ns", "host_ns"), "of that time, the host"),
     **dict.fromkeys((column.field for column in _COUNTED), "counted meanwhile"),
@@ -60,6 +62,7 @@ _HINTS = {
     "median_ns": "half of the calls took no longer",
     "p95_ns": "95 % of the calls took no longer",
     "std_ns": "standard deviation of one call",
+    "device_ns": "the device's streams were in it, whoever's work they did; ≤: a stream was idle at one of its ends",
     "kernel_ns": "each piece of it for itself; it may run later, and beside other work",
     "kernels": "how many were launched in it",
     "transfer_ns": "each copy for itself",
@@ -72,7 +75,10 @@ _HINTS = {
     "dram_percent": "of what the memory can move at most",
 }
 #: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
-_LEFT_OUT, _NAME = ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg"), 24
+_LEFT_OUT, _NAME = (
+    ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg", "device"),
+    24,
+)
 _CAPTURED = 42
 
 
@@ -158,7 +164,8 @@ def _known(session: Session, rows: list[BlockTimes]) -> tuple[list[_Column], lis
     ran = {"kernel": "kernels", "pass": "passes"}.get(called(backends), "work")
     columns = [column._replace(head=ran) if column.field == "kernels" else column for column in _COLUMNS]
     known = [column for column in columns if any(getattr(row, column.field) is not None for row in rows)]
-    return known, [column for column in columns if column not in known]
+    asked = times_blocks(session)
+    return known, [column for column in columns if column not in known and (asked or column.field != "device_ns")]
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:
@@ -177,6 +184,8 @@ def _cell(column: _Column, row: BlockTimes) -> str:
         return UNKNOWN
     if column.field in ("passes", "kernels"):
         return f"{value:,}"
+    if column.field == "device_ns" and row.device_at_most:
+        return f"≤{time_text(value)}"
     return size_text(value) if column.field == "transfer_bytes" else time_text(value)
 
 

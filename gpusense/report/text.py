@@ -54,7 +54,7 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
 #: Findings that are no conclusions, of which nobody need be sure.
-_FACTS = ("nothing_seen", "damaged", "capture_off", "hang")
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "block_times")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -82,11 +82,13 @@ def summary(
     added = [line for text in more for line in style.wrapped(text)]
     if first.kind == "nothing_seen" and not first.fix:
         return _without_gpu(session, facts, first, style, added, last, path is not None)
+    blocks = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS) if first.kind == "block_times" else ()
     divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
     return [
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
+        *(style.line(f"  {row}") for row in blocks),
         *map(style.line, _top(divisions)),
         *(
             line

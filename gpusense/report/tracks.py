@@ -14,6 +14,7 @@ from .._records.device_identity import card, device_of, device_text
 from .._records.records import (
     BlockRecord,
     ComputeBlock,
+    GpuBlockTime,
     GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
@@ -31,6 +32,7 @@ from ..session import Session
 DIRECTIONS = {name: f"copies {way}" for name, way in WAYS.items()}
 _WITHOUT_ROWS: dict[type, str] = {
     BlockRecord: "blocks",
+    GpuBlockTime: "blocks",
     ComputeBlock: "compute",
     GpuCollective: "launches of collectives",
     Syscall: "syscalls",
@@ -163,6 +165,8 @@ def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:
     if kind is GpuMemoryTransfer:
         device = (record.backend, record.device) if record.timing == "device" else None
         return (device, process, "copies", record.direction)
+    if kind is GpuBlockTime:
+        return ((record.backend, record.device), process, "blocks", None)
     what = _HOST_TRACKS.get(kind)
     return None if what is None else (None, process, what, getattr(record, "thread", None))
 

@@ -10,6 +10,10 @@
  *
  * The same and more at run time through the fake_cuda_… functions below. -DWITHOUT_LATER leaves out the functions that
  * old drivers lack. Kernels do nothing; each takes kernel_ns of virtual time, which events measure.
+ *
+ * After fake_cuda_set_now(t), streams have times of their own instead: fake_cuda_work(stream, ns) gives one something to
+ * do, an event is reached when its stream comes to it, and the clock stands at t until it is set again. Or it is the
+ * machine's, after fake_cuda_real_time().
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -23,7 +27,8 @@ enum { MAX_DEVICES = 8, MAX_ATTRIBUTE = 160, MAX_NAMES = 128, MAX_LOG = 8192, MA
 
 enum {
     OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101,
-    INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, ABORT = -1
+    INVALID_CONTEXT = 201, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, IMPLICIT = 906,
+    ABORT = -1
 };
 
 /* What an observer is told of each piece of device work. */
@@ -41,8 +46,8 @@ struct fake_cuda_event {
 typedef void (*fake_cuda_observer)(int what, const char *name, unsigned correlation, const struct fake_cuda_event *);
 
 typedef struct { int device, retained; unsigned id; } context_t;
-typedef struct { context_t *context; unsigned id; } stream_t;
-typedef struct { uint64_t time_ns; int recorded; } event_t;
+typedef struct { context_t *context; unsigned id; uint64_t busy_until; int capturing; } stream_t;
+typedef struct { uint64_t time_ns; int recorded; unsigned context; } event_t;
 typedef struct { char name[256]; int params; size_t size[32]; } function_t;
 typedef struct { int functions; function_t function[32]; } module_t;
 typedef struct { size_t size; int device; uint32_t magic; } header_t;
@@ -60,7 +65,13 @@ static struct { const char *name; unsigned calls; int code; char kept[64]; } fun
 static int function_names;
 static const char *call_log[MAX_LOG];
 static unsigned call_count, correlation, stream_ids = 7; /* correlation 0 means that there is none */
-static uint64_t virtual_ns = 1000, kernel_ns = 5000;
+static uint64_t virtual_ns = 1000, kernel_ns = 5000, now_ns, latency_ns, mark_ns;
+static int real_time; /* the clock of the streams is CLOCK_MONOTONIC */
+static stream_t legacy[8]; /* by device */
+static __thread stream_t per_thread;
+static __thread int capture_mode; /* of the thread: 0 global, 1 thread-local, 2 relaxed */
+static int capturing; /* streams that are captured in global mode */
+static unsigned capture_breaks; /* calls that would have broken their capture */
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
 static int order[MAX_DEVICES] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -124,6 +135,11 @@ void fake_cuda_set_capturing(stream_t *stream, int value) {
     capturing = value;
 }
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
+void fake_cuda_set_now(uint64_t value) { now_ns = value; }
+void fake_cuda_real_time(void) { real_time = 1; }
+void fake_cuda_set_latency(uint64_t value) { latency_ns = value; } /* from the call to where the stream is reached */
+void fake_cuda_set_mark(uint64_t value) { mark_ns = value; } /* from work to an event behind it, and to work behind that */
+unsigned fake_cuda_capture_breaks(void) { return capture_breaks; }
 int fake_cuda_stack_depth(void) { return depth; }
 int fake_cuda_retained(int device) { return primary[device].retained; }
 uint64_t fake_cuda_used_bytes(int device) { return used_bytes[device]; }
@@ -192,6 +208,35 @@ static int enter(const char *name) {
 #define DEVICE(number) NEED((number) >= 0 && (number) < device_count, INVALID_DEVICE)
 
 static context_t *current(void) { return depth ? stack[depth - 1] : NULL; }
+
+/* By the clock of the streams; 0: they have no times of their own. */
+static uint64_t clock_ns(void) {
+    struct timespec now;
+    if (!real_time) return now_ns;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The stream of a handle: 0 and 1 are the legacy one, 2 is that of the thread. */
+static stream_t *stream_of(stream_t *handle) {
+    if ((uintptr_t)handle == 2) return &per_thread;
+    return (uintptr_t)handle > 2 ? handle : &legacy[current() ? current()->device : 0];
+}
+
+/* A call that must not be made while streams are captured. */
+static void unsafe(void) {
+    if (capturing && capture_mode != 2) __sync_add_and_fetch(&capture_breaks, 1);
+}
+
+void fake_cuda_work(stream_t *handle, uint64_t ns) {
+    stream_t *stream = stream_of(handle);
+    stream->busy_until = (stream->busy_until > clock_ns() ? stream->busy_until : clock_ns()) + ns;
+}
+
+void fake_cuda_set_capturing(stream_t *handle, int value) {
+    capturing += value - stream_of(handle)->capturing;
+    stream_of(handle)->capturing = value;
+}
 
 static header_t *header_of(uint64_t pointer) {
     header_t *header = (header_t *)(uintptr_t)(pointer - PADDING);
@@ -445,6 +490,20 @@ int cuCtxPopCurrent_v2(context_t **context) {
     return OK;
 }
 
+#ifndef WITHOUT_LATER
+int cuCtxGetId(context_t *context, unsigned long long *id) {
+    ENTER(cuCtxGetId);
+    *id = (context ? context : current())->id;
+    return OK;
+}
+#endif
+
+/* As after cudaDeviceReset and the next call: the same handle, and nothing that was made in it before. */
+void fake_cuda_reset_device(int device) {
+    primary[device].id += 100;
+    legacy[device] = (stream_t){0};
+}
+
 int cuCtxGetDevice(int *device) {
     ENTER_CONTEXT(cuCtxGetDevice);
     *device = current()->device;
@@ -458,11 +517,10 @@ int cuCtxSynchronize(void) {
 }
 
 int cuThreadExchangeStreamCaptureMode(int *mode) {
-    static __thread int kept;
     ENTER_LIVE(cuThreadExchangeStreamCaptureMode);
     NEED(*mode >= 0 && *mode <= 2, INVALID_VALUE);
-    int before = kept;
-    kept = *mode;
+    int before = capture_mode;
+    capture_mode = *mode;
     *mode = before;
     return OK;
 }
@@ -715,8 +773,14 @@ int cuStreamDestroy_v2(stream_t *stream) {
 
 int cuStreamQuery(stream_t *stream) {
     ENTER(cuStreamQuery);
-    (void)stream;
-    return OK;
+    unsafe();
+    return stream_of(stream)->busy_until > clock_ns() ? NOT_READY : OK;
+}
+
+int cuStreamIsCapturing(stream_t *stream, int *state) {
+    ENTER_CONTEXT(cuStreamIsCapturing);
+    *state = stream_of(stream)->capturing;
+    return !*state && (uintptr_t)stream < 2 && capturing ? IMPLICIT : OK;
 }
 
 int cuStreamIsCapturing(stream_t *stream, int *status) {
@@ -737,16 +801,32 @@ int cuEventCreate(event_t **event, unsigned flags) {
     (void)flags;
     *event = calloc(1, sizeof **event);
     NEED(*event, OUT_OF_MEMORY);
+    (*event)->context = current()->id;
     return OK;
 }
 
 int cuEventRecord(event_t *event, stream_t *stream) {
     ENTER_CONTEXT(cuEventRecord);
-    (void)stream;
-    NEED(event, INVALID_HANDLE);
+    NEED(event && event->context == current()->id, INVALID_HANDLE);
+    stream_t *on = stream_of(stream);
+    if (on->capturing || ((uintptr_t)stream < 2 && capturing)) __sync_add_and_fetch(&capture_breaks, 1);
+    uint64_t now = clock_ns();
     event->time_ns = virtual_ns;
+    if (now && on->busy_until + mark_ns > now + latency_ns) {
+        event->time_ns = on->busy_until + mark_ns;
+        on->busy_until = event->time_ns + mark_ns;
+    } else if (now) {
+        event->time_ns = now + latency_ns;
+    }
     event->recorded = 1;
     return OK;
+}
+
+int cuEventQuery(event_t *event) {
+    ENTER_CONTEXT(cuEventQuery);
+    NEED(event && event->context == current()->id, INVALID_HANDLE);
+    unsafe();
+    return clock_ns() && event->recorded && event->time_ns > clock_ns() ? NOT_READY : OK;
 }
 
 int cuEventSynchronize(event_t *event) {
@@ -758,7 +838,7 @@ int cuEventSynchronize(event_t *event) {
 int cuEventElapsedTime(float *milliseconds, event_t *start, event_t *end) {
     ENTER_CONTEXT(cuEventElapsedTime);
     NEED(start && end && start->recorded && end->recorded, INVALID_HANDLE);
-    *milliseconds = (float)((double)(end->time_ns - start->time_ns) / 1e6);
+    *milliseconds = (float)((double)(int64_t)(end->time_ns - start->time_ns) / 1e6);
     return OK;
 }
 

@@ -12,8 +12,8 @@ import gpusense
 _TEXT = """
 ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockCounters BlockOperation BlockRecord
 BlockSummary Bottleneck ComputeBlock ConfigurationError CounterSample Counters DeviceBusy DeviceInfo DeviceSource
-Direction Finding
-GpuAllocation GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Launched
+Direction Finding GpuAllocation GpuBlockTime GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics
+GpuSenseError GpuSync Launched
 MetricsSource Monitor NoopTracer Operation OwnUsage Phase RecordSource Session SessionError Settings Span Steps Syscall
 TraceSummary Tracer Unavailable UnseenInterval Window __version__ compute_block configure cuda detach devices
 disable doctor dump enable exporters get_tracer integrations load measure monitor own_usage record_compute_block

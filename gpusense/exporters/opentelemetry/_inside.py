@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from weakref import ref
 
-from ..._aggregation.block_totals import KindSums, by_kind
-from ..._records.records import KINDS, Record
+from ..._aggregation.block_totals import BLOCK_TIME, KindSums, by_kind
+from ..._records.records import AT_MOST, KINDS, GpuBlockTime, Record
 from ..._records.work import WITH_ROWS
 from ..._runtime.text import count_text, size_text, time_text
 from ...analysis.blocks import sees_work
@@ -24,17 +24,22 @@ MAX_BLOCKS = 65_536  # whose sums wait for their span
 
 class Inside(NamedTuple):
     """``sums``: all that was launched in the block, None where that is not known; ``short``: what of it has no span,
-    without that of blocks inside; ``waits``: whether waits of the host were recorded.
+    without that of blocks inside; ``waits``: whether waits of the host were recorded; ``device``: nanoseconds that the
+    device timed, where it did, and whether that is a bound.
     """
 
     sums: KindSums | None
     short: KindSums
     waits: bool
+    device: tuple[int, bool] | None = None
 
     def attributes(self) -> Attributes:
         """Of the block's span."""
+        timed: Attributes = {}
+        if self.device is not None:
+            timed = {"gpu.block.device_ns": clean(self.device[0]), "gpu.block.at_most": self.device[1]}
         if self.sums is None:
-            return {}
+            return timed
         kernels, _, _ = self.sums.get("kernel", _NOTHING)
         copies, _, size = self.sums.get("transfer", _NOTHING)
         found = {
@@ -45,7 +50,7 @@ class Inside(NamedTuple):
         }
         if self.waits:
             found["gpu.inside.waits"], found["gpu.inside.wait_ns"], _ = self.sums.get("sync", _NOTHING)
-        return {name: clean(value) for name, value in found.items()}
+        return {**{name: clean(value) for name, value in found.items()}, **timed}
 
     def summed(self) -> tuple[int, Attributes]:
         """Nanoseconds and attributes of the span for what has none; (0, {}) where there is nothing."""
@@ -91,6 +96,11 @@ class OfSession:
         self._kept: dict[int, KindSums] = {}
         self._nested: dict[int, KindSums] = {}
         _add_records(self._kept, session.records)
+        self._devices: dict[int, tuple[int, bool]] = {}
+        for record in session.records:
+            if type(record) is GpuBlockTime and record.block_id is not None:
+                before, bound = self._devices.get(record.block_id, (0, False))
+                self._devices[record.block_id] = before + record.duration_ns, bound or record.timing == AT_MOST
         self._sums = session.each_block
         blocks = sorted(session.blocks, key=lambda block: -block.block_id)  # those inside before those around them
         if self._sums is None and not any(row.kind in WITH_ROWS for row in session.aggregates):
@@ -103,11 +113,12 @@ class OfSession:
                 _add(self._nested.setdefault(block.parent_id, {}), self._sums[block.block_id])
 
     def of(self, block_id: int) -> Inside:
+        device = self._devices.get(block_id)
         if self._sums is None:
-            return Inside(None, {}, False)
+            return Inside(None, {}, False, device)
         sums = self._sums.get(block_id, {})
         short = _less(sums, self._nested.get(block_id, {}), self._kept.get(block_id, {}))
-        return Inside(sums if sums or self._seen else None, short, self._waits)
+        return Inside(sums if sums or self._seen else None, short, self._waits, device)
 
 
 class OfTracer:
@@ -155,7 +166,10 @@ class OfTracer:
         if parent_id is not None:
             _add(self._nested.setdefault(parent_id, {}), sums)
         seen = bool(sums) or sees_work(recorder.status().get("state"))
-        return Inside(sums if seen else None, _less(sums, nested, kept), "sync" in recorder.settings.kinds)
+        timed = [(name, row[1]) for (kind, name), row in totals.rows.items() if kind == BLOCK_TIME]
+        device = (sum(spent for _, spent in timed), any(name == AT_MOST for name, _ in timed)) if timed else None
+        short = _less(sums, nested, kept)
+        return Inside(sums if seen else None, short, "sync" in recorder.settings.kinds, device)
 
     def forget(self) -> None:
         """In a forked child."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from opentelemetry.trace import SpanContext
 
-from ..._records.records import BlockRecord, Record
+from ..._records.records import BlockRecord, GpuBlockTime, Record
 from ..._runtime import log, process
 from ..._runtime.clock import now_ns
 from ..._tracing import select as selection
@@ -148,7 +148,7 @@ class Pipeline:
         self.worker.wake()
 
     def sink(self, records: list[Record]) -> None:
-        self.inbox.put([record for record in records if type(record) in SPANNED])
+        self.inbox.put([record for record in records if type(record) in SPANNED or type(record) is GpuBlockTime])
         self.worker.wake()
 
     def ids(self) -> Ids | None:
@@ -247,6 +247,9 @@ class Pipeline:
         nowhere = self._why_nowhere()
         self._builder.begin(self.view.resource() if ids is not None else None)
         for record in records:
+            if type(record) is GpuBlockTime:  # the span of its block has it
+                self.folded += 1
+                continue
             found = self._builder.locate(record)
             if found != reasons.INVALID:
                 valid.append(found.record if isinstance(found, Placed) else record)

@@ -6,6 +6,7 @@ seen and what is not stands in docs/howto/torch.md.
 
 from typing import Any, NamedTuple
 
+from ... import get_tracer
 from ..._records.records import Unavailable
 from .._hosts import Installed, Patches, imported, unless_recording
 
@@ -98,10 +99,13 @@ def statistics() -> Statistics:
 
 
 def when_imported() -> bool:
-    """For a poll: instruments once the program has imported torch; True when there is nothing more to wait for."""
+    """For a poll: instruments once the program has imported torch; True when there is nothing more to wait for.
+
+    Where the device times blocks, models have blocks and their modules have none: each costs some microseconds.
+    """
     if not imported("torch", "optim"):
         return False
-    instrument()
+    instrument(depth=1 if get_tracer().config.kernels == "blocks" else 2)
     return True
 
 

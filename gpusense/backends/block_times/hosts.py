@@ -1,0 +1,130 @@
+"""Which streams a thread launches on: the libraries that the program uses are asked, and say when that changes.
+
+Nothing is imported. A library is met at the first block after the program has imported it.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..._runtime import log
+from ..._runtime.interrupts import is_the_programs
+from ..._runtime.patches import Patches
+
+#: Libraries that use streams of their own and tell nobody, by the module that does it.
+SILENT = {"jaxlib": "JAX", "tensorflow": "TensorFlow"}
+
+
+class Current(NamedTuple):
+    """A stream that this thread launches on."""
+
+    device: int | None  # CUDA ordinal; None: the one of the thread's context
+    stream: int  # as the driver's handle
+    keeps: Any = None  # what keeps it alive
+
+
+#: Gives the streams of one library on some devices, or on the thread's own where there are none of them.
+Ask = Callable[[Sequence[int]], Sequence[Current]]
+Told = Callable[[], None]
+
+
+class Hosts:
+    """The libraries met so far. ``leaves`` is called before a thread goes on to another stream, ``arrives`` after."""
+
+    def __init__(self, leaves: Told, arrives: Told) -> None:
+        self._told = leaves, arrives
+        self._patches = Patches()
+        self._known: dict[str, Ask | None] = {}
+
+    def look(self) -> int:
+        """Meets libraries that have been imported since; how many are known."""
+        if len(self._known) < len(_HOSTS):
+            for name, meet in _HOSTS.items():
+                module = sys.modules.get(name)
+                if module is not None and name not in self._known and not _is_importing(module):
+                    self._known[name] = self._meet(name, meet, module)
+        return len(self._known)
+
+    def _meet(self, name: str, meet: "Meet", module: Any) -> Ask | None:
+        try:
+            return meet(module, self._patches, *self._told)
+        except Exception:  # noqa: BLE001 - of an unusual version
+            log.exception(f"streams of {name}", f"gpusense: {name} does not say which streams it uses")
+            return None
+
+    def streams(self, devices: Sequence[int]) -> list[Current]:
+        """The streams that this thread launches on; none where nobody knows."""
+        self.look()
+        found: list[Current] = []
+        for ask in self._known.values():
+            if ask is not None:
+                found += ask(devices)
+        return found
+
+    def forget(self) -> None:
+        """Puts everything back."""
+        self._patches.undo()
+        self._known.clear()
+
+
+def silent() -> str:
+    """Which library of the program's tells nobody about its streams; "" where none is known to."""
+    return next((name for module, name in SILENT.items() if module in sys.modules), "")
+
+
+def _is_importing(module: Any) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+Meet = Callable[[Any, Patches, Told, Told], Ask | None]
+
+
+def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | None:
+    stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if stream_of is None:  # built without CUDA
+        return None
+    initialised, device = torch.cuda.is_initialized, torch._C._cuda_getDevice
+    patches.wrap(torch.cuda, "set_stream", lambda original: _between(original, leaves, arrives))
+
+    def ask(devices: Sequence[int]) -> Sequence[Current]:
+        if not initialised():
+            return ()
+        return [Current(one, stream_of(one)) for one in (devices if len(devices) > 1 else (device(),))]
+
+    return ask
+
+
+def _cupy(cupy: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask:
+    stream_of = cupy.cuda.get_current_stream
+    kind = next(of for of in cupy.cuda.Stream.__mro__ if "use" in vars(of))
+    for name in ("__enter__", "__exit__", "use"):
+        patches.wrap(kind, name, lambda original: _between(original, leaves, arrives))
+
+    def ask(_: Sequence[int]) -> Sequence[Current]:
+        stream = stream_of()
+        return (Current(None, stream.ptr, stream),)
+
+    return ask
+
+
+_HOSTS: dict[str, Meet] = {"torch": _torch, "cupy": _cupy}
+
+
+def _between(original: Any, leaves: Told, arrives: Told) -> Callable[..., Any]:
+    def switch(*args: Any, **kwargs: Any) -> Any:
+        _tell(leaves)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _tell(arrives)
+
+    return switch
+
+
+def _tell(told: Told) -> None:
+    try:
+        told()
+    except Exception as error:  # nothing of ours reaches the library
+        if is_the_programs(error):
+            raise
+        log.exception("streams", "gpusense: a change of streams was not noticed")
