@@ -16,15 +16,19 @@ from .._runtime.interrupts import is_the_programs
 from .block import Block
 from .decorator import wrapped
 
-#: The first pass that is counted: the one before it warms up. Then, until each set has had its turn, every second one,
-#: so that blocks around and inside get theirs; then one in so many.
-FIRST, AT_FIRST, EVERY = 2, 2, 100
+#: The first pass that is counted: the one before it warms up. Then one in so many.
+FIRST, EVERY = 2, 100
 #: A block whose last pass took longer is counted only where the program asks for that: all inside it would not be.
 LONGEST_S = 2.0
 #: What counting by turns may take of the program's time: so much at once, and this share of it.
-AT_ONCE_S, SHARE = 2.0, 0.01
+AT_ONCE_S, SHARE = 4.0, 0.01
+#: After so many passes of blocks outside all others nobody waits for a block that has had none with the set that is on.
+#: Later a set stays for so many.
+LONGEST_STAY, LEAST_STAY = 50, EVERY
 #: Paths of blocks that are followed; beyond it others are not counted.
 MAX_PATHS = 10_000
+#: Failures in a row after which it is given up: another profiler takes what there was along once.
+MAX_FAILURES = 3
 
 
 class Counting(Protocol):
@@ -50,40 +54,56 @@ class Measured(Block):
         return wrapped(function, partial(measure, label, self.attributes))
 
 
-class Turns:
-    """Which passes of one block are counted, and with which set."""
+class Sets:
+    """Which set of counters is on. Another one costs the program a sixth of a second, so all blocks have their pass
+    with one before the next is on: at first each set once, later those by turns that have found something."""
 
-    __slots__ = ("_missing", "_next", "_order", "_tensor", "passes")
+    def __init__(self, sets: tuple[str, ...], tensor: tuple[str, ...]) -> None:
+        self.number = 0  # of changes
+        self._all, self._tensor = sets, tensor
+        self._found = set(sets[:2])  # what says how busy the device is, and with what, always has its turn
+        self.again()
+
+    def again(self) -> None:
+        """Each set has its turn, whatever it found before."""
+        self._round, self.first = list(self._all), True
+        self._busy: bool | None = None  # whether tensor cores were at work, where that was counted
+        self.number += 1
+
+    @property
+    def name(self) -> str:
+        return self._round[0]
+
+    def counted(self, occurred: bool | None, tensor_share: float | None) -> None:
+        """``occurred``: whether a pass found something of what is the set's own, None where nobody knows."""
+        if occurred:
+            self._found.add(self.name)
+        if tensor_share is not None:
+            self._busy = bool(self._busy or tensor_share)
+
+    def change(self) -> None:
+        """The next set is on."""
+        last = self._round.pop(0)
+        if last == self._all[0] and self._busy is False:
+            self._round = [name for name in self._round if name not in self._tensor]
+        if not self._round:
+            self._round, self.first = [name for name in self._all if name in self._found], False
+        self.number += 1
+
+
+class Turns:
+    """Passes of one block, and when the last one was counted."""
+
+    __slots__ = ("counted", "last", "passes", "with_set")
 
     def __init__(self) -> None:
-        self.passes = 0
-        self._next = FIRST
-        self._order: tuple[str, ...] = ()  # sets by turns
-        self._missing: list[str] = []  # had no turn yet
-        self._tensor: tuple[str, ...] = ()
+        self.passes = self.counted = self.last = 0
+        self.with_set = -1  # number of the set that it was counted with
 
-    def due(self) -> bool:
-        """Counts a pass; whether it is one to be measured. One that cannot be leaves that to the next."""
-        self.passes += 1
-        return self.passes >= self._next
-
-    def choose(self, sets: tuple[str, ...], tensor: tuple[str, ...]) -> str:
-        """The set whose turn it is, of those that a profiler has."""
-        if not self._order:
-            self._order, self._missing, self._tensor = sets, list(sets), tensor
-        return self._missing[0] if self._missing else self._order[0]
-
-    def counted(self, name: str, occurred: bool | None, without_tensor_cores: bool) -> None:
-        """``occurred``: False where the set found nothing of what is its own, None where nobody knows. Sets that find
-        nothing have no further turn."""
-        if name in self._missing:
-            self._missing.remove(name)
-        if without_tensor_cores:
-            self._missing = [one for one in self._missing if one not in self._tensor]
-            self._order = tuple(one for one in self._order if one not in self._tensor)
-        rest = tuple(one for one in self._order if one != name)
-        self._order = rest if occurred is False and rest else (*rest, name)
-        self._next = self.passes + (AT_FIRST if self._missing else EVERY)
+    def due(self, number: int) -> bool:
+        """Whether it is the turn of the pass that begins."""
+        waits = self.with_set == number and self.passes < self.last + EVERY
+        return self.passes >= FIRST and not waits
 
 
 class _Now:
@@ -106,18 +126,21 @@ class Meter:
         self.by_turns = False
         self._record, self._find = record, find
         self._turns: dict[tuple[str, ...], Turns] = {}
+        self._sets: Sets | None = None  # once there is a profiler
+        self._waiting: set[tuple[str, ...]] = set()  # paths that had no pass with the set that is on
+        self._stay = 0  # passes of blocks outside all others with it
         self._now: _Now | None = None
         self._profiler: Any = None  # of the pass that is counted
         self._lock = threads.lock()
         self._open: dict[int, int] = {}  # thread → blocks that are open on it
         self._long: set[tuple[str, ...]] = set()
         self._spent_s, self._since = 0.0, monotonic()
-        self._reason = ""
+        self._reason, self._failures = "", 0
         self.passes = self.lost = 0
 
     def status(self) -> dict[str, Any]:
         """ "counting" or "unavailable" with the ``reason``, and how many passes were counted and how many lost."""
-        found: dict[str, Any] = {"state": "unavailable" if self._reason else "counting"}
+        found: dict[str, Any] = {"state": "unavailable" if self._failures >= MAX_FAILURES else "counting"}
         if self._reason:
             found["reason"] = self._reason
         return {**found, "passes": self.passes, "lost": self.lost, "spent_s": round(self._spent_s, 3)}
@@ -131,9 +154,9 @@ class Meter:
         if now is not None and now.block.thread != block.thread:
             now.shared = True
         asked = type(block) is Measured
-        if self._reason or not (asked or self.by_turns) or not self._is_due(block, asked) or now is not None:
+        if self._failures >= MAX_FAILURES or not (asked or self.by_turns):
             return
-        if not self._lock.acquire(blocking=False):
+        if not self._is_due(block, asked) or now is not None or not self._lock.acquire(blocking=False):
             return
         began = perf_counter()
         try:
@@ -142,7 +165,7 @@ class Meter:
         except Exception as error:
             if is_the_programs(error):
                 raise
-            self._give_up(error)
+            self._fail(error)
         finally:
             self._lock.release()
             self._spent_s += perf_counter() - began
@@ -164,7 +187,7 @@ class Meter:
             if is_the_programs(error):
                 raise
             self.lost += 1
-            self._give_up(error)
+            self._fail(error)
         finally:
             self._now = None
             self._spent_s += perf_counter() - began
@@ -177,8 +200,29 @@ class Meter:
             if len(self._turns) >= MAX_PATHS and not asked:
                 return False
             turns = self._turns[block.path] = Turns()
-        due = turns.due()
-        return asked or (due and block.path not in self._long and self._may_spend())
+            self._waiting.add(block.path)
+        turns.passes += 1
+        self._stay += block.parent_id is None
+        self._change(turns if asked else None)
+        number = self._sets.number if self._sets is not None else 0
+        return asked or (turns.due(number) and block.path not in self._long and self._may_spend())
+
+    def _change(self, asked: Turns | None) -> None:
+        """Another set is on once all blocks had their pass with this one, as far as they come again; for a block that
+        the program asked for each set once at least, one after the other."""
+        sets = self._sets
+        if sets is None or self._now is not None:
+            return
+        if asked is not None and not asked.counted and not sets.first:
+            sets.again()
+        elif asked is not None and asked.with_set == sets.number and sets.first:
+            sets.change()
+        else:
+            waits = self._waiting - self._long and self._stay < LONGEST_STAY
+            if not self._stay or waits or not (sets.first or (self._stay >= LEAST_STAY and self._may_spend())):
+                return
+            sets.change()
+        self._stay, self._waiting = 0, set(self._turns)
 
     def _may_spend(self) -> bool:
         return self._spent_s < AT_ONCE_S + SHARE * (monotonic() - self._since)
@@ -192,28 +236,32 @@ class Meter:
         if found is None:
             return
         if isinstance(found, Unavailable):
+            self._failures = MAX_FAILURES
             self._refuse(found.reason)
             return
-        turns = self._turns[block.path]
-        name = turns.choose(found.sets, found.tensor)
+        if self._sets is None:
+            self._sets = Sets(found.sets, found.tensor)
         others = any(thread != block.thread for thread in list(self._open))
-        if found.begin(name):
+        if found.begin(self._sets.name):
             self._profiler = found
-            self._now = _Now(block, turns, name, others)
+            self._now = _Now(block, self._turns[block.path], self._sets.name, others)
 
     def _end(self, now: _Now) -> None:
-        profiler, block = self._profiler, now.block
+        profiler, block, sets = self._profiler, now.block, self._sets
         counted = profiler.end()
         if counted is None:
             self.lost += 1
             return
         self.passes += 1
+        self._failures, self._reason = 0, ""
         amounts = counted.amounts
-        busy = amounts.get("tensor_percent")
-        own = [value for _, value in counted.tensor_ops] if counted.tensor_ops else None
-        links = [amounts[name] for name in ("nvlink_rx_bytes", "nvlink_tx_bytes") if name in amounts] or None
-        values = own or links
-        now.turns.counted(now.name, any(values) if values is not None else None, busy == 0.0)
+        own = [value for _, value in counted.tensor_ops]
+        own += [amounts[name] for name in ("nvlink_rx_bytes", "nvlink_tx_bytes") if name in amounts]
+        if sets is not None:
+            sets.counted(any(own) if own else None, amounts.get("tensor_percent"))
+            now.turns.last, now.turns.with_set = now.turns.passes, sets.number
+            now.turns.counted += 1
+        self._waiting.discard(block.path)
         self._record(
             BlockCounters(
                 block.name,
@@ -231,9 +279,10 @@ class Meter:
             )
         )
 
-    def _give_up(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
+        self._failures += 1
         self._refuse(f"{error}" if str(error) else type(error).__name__)
 
     def _refuse(self, reason: str) -> None:
-        self._reason = self._reason or reason
+        self._reason = reason
         log.once(f"measure {reason}", "gpusense: blocks are not measured: %s", reason)

@@ -75,7 +75,6 @@ static unsigned capture_breaks; /* calls that would have broken their capture */
 static unsigned registers_per_thread = 32, static_shared;
 static fake_cuda_observer observer;
 static int order[MAX_DEVICES] = {0, 1, 2, 3, 4, 5, 6, 7};
-static int capturing; /* a stream of the program's */
 static int stuck; /* kernels do not end, and waiting for them does not either */
 static int tell_calls; /* the observer also hears of calls that are no device work */
 static struct fake_cuda_event last_event;
@@ -130,10 +129,6 @@ static unsigned next_correlation(void) {
 unsigned fake_cuda_count_call(void) { return next_correlation(); }
 void fake_cuda_set_correlation(unsigned value) { correlation = value; }
 void fake_cuda_set_stuck(int value) { stuck = value; }
-void fake_cuda_set_capturing(stream_t *stream, int value) {
-    (void)stream;
-    capturing = value;
-}
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
 void fake_cuda_set_now(uint64_t value) { now_ns = value; }
 void fake_cuda_real_time(void) { real_time = 1; }
@@ -781,13 +776,6 @@ int cuStreamIsCapturing(stream_t *stream, int *state) {
     ENTER_CONTEXT(cuStreamIsCapturing);
     *state = stream_of(stream)->capturing;
     return !*state && (uintptr_t)stream < 2 && capturing ? IMPLICIT : OK;
-}
-
-int cuStreamIsCapturing(stream_t *stream, int *status) {
-    ENTER(cuStreamIsCapturing);
-    (void)stream;
-    *status = capturing;
-    return OK;
 }
 
 int cuStreamSynchronize(stream_t *stream) {

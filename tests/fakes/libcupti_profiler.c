@@ -118,6 +118,8 @@ CALL(cuptiProfilerHostGetConfigImageSize, struct host *host; size_t bytes;) { p-
 CALL(cuptiProfilerHostGetConfigImage, struct host *host; size_t bytes; uint8_t *image;) {
     memset(p->image, 0, p->bytes);
     p->image[0] = (uint8_t)p->host->count;
+    for (int i = 0; i < p->host->count; i++) /* which they are */
+        for (const char *at = p->host->names[i]; *at; at++) p->image[1] = (uint8_t)(p->image[1] * 31 + *at);
     return 0;
 }
 CALL(cuptiProfilerHostGetNumOfPasses, size_t bytes; uint8_t *image; size_t passes;) {
@@ -210,7 +212,11 @@ CALL(cuptiProfilerHostEvaluateToGpuValues, struct host *host; const struct image
     uint64_t until = number("FAKE_PM_SPIN", 0);
     if (p->index >= p->image->count) return 1;
     if (until) for (until += now(); now() < until;) {}
-    for (size_t i = 0; i < p->count; i++) p->values[i] = value(p->names[i], p->image->rows[p->index].number);
+    for (size_t i = 0; i < p->count; i++) {
+        p->values[i] = value(p->names[i], p->image->rows[p->index].number);
+        if (p->image->rows[p->index].end == OF_ANOTHER_SET && !strstr(p->names[i], "time_duration"))
+            p->values[i] = 0.0 / 0.0;
+    }
     return 0;
 }
 

@@ -1,8 +1,10 @@
 /* The range profiler of one scripted device, for libcupti_profiler.c: user ranges, one pass, one range an image.
  *
  * What a range counts is what the test said with fake_profiler_count(part of a metric's name, value); else see value().
- * Ranges are refused out of order, as CUPTI refuses them, and counters that PM sampling has are busy. */
-struct ranger { int used, configured, running, depth, done; struct image *image; };
+ * Ranges are refused out of order, as CUPTI refuses them, and counters that PM sampling has are busy. As with CUPTI 13.0
+ * the first configuration after enabling stays: ranges of another one count no more than their time. */
+#define OF_ANOTHER_SET 0xa507 /* end of a range that was configured behind another set: it counts the time alone */
+struct ranger { int used, configured, running, depth, done, first, another; struct image *image; };
 static struct ranger ranger;
 static struct { char part[64]; double value; } scripted[32];
 static unsigned scripts;
@@ -13,6 +15,9 @@ void fake_profiler_count(const char *part, double amount) {
     snprintf(scripted[scripts].part, 64, "%s", part);
     scripted[scripts++].value = amount;
 }
+
+/* As another profiler that takes CUPTI out of the process. */
+void fake_profiler_forget(void) { memset(&ranger, 0, sizeof ranger); }
 
 static int by_script(const char *name, double *amount) {
     for (unsigned i = 0; i < scripts; i++)
@@ -30,7 +35,7 @@ CALL(cuptiRangeProfilerEnable, void *context; struct ranger *ranger;) {
     if (!initialized) return 15;
     if (!p->context) return 3;
     if (ranger.used || sampling()) return 26;
-    ranger.used = 1, p->ranger = &ranger;
+    ranger.used = 1, ranger.configured = ranger.running = ranger.depth = 0, ranger.first = -1, p->ranger = &ranger;
     return 0;
 }
 CALL(cuptiRangeProfilerDisable, struct ranger *ranger;) { p->ranger->used = 0; return 0; }
@@ -40,6 +45,8 @@ CALL(cuptiRangeProfilerSetConfig, struct ranger *ranger; size_t size_of; const u
     if (p->ranger->running) return 7;
     if (!p->config[0] || p->range != 2 || p->replay != 3 || p->ranges != 1 || p->levels != 1) return 1;
     if (p->image->magic != 0x1a6e) return 1;
+    if (p->ranger->first < 0) p->ranger->first = p->config[1];
+    p->ranger->another = p->ranger->first != p->config[1];
     p->ranger->image = p->image, p->ranger->configured = 1;
     return 0;
 }
@@ -68,7 +75,8 @@ CALL(cuptiRangeProfilerDecodeData, struct ranger *ranger; size_t dropped;) {
     if (p->ranger->running) return 7;
     for (; p->ranger->done; p->ranger->done--) {
         if (image->count == image->most) { p->dropped++; continue; }
-        image->rows[image->count++].number = 0;
+        image->rows[image->count].number = 0;
+        image->rows[image->count++].end = p->ranger->another ? OF_ANOTHER_SET : 0;
     }
     return 0;
 }

@@ -9,7 +9,7 @@ import gpusense
 from gpusense._records.records import Unavailable
 from gpusense._runtime.errors import BackendError
 from gpusense._tracing import measure
-from gpusense._tracing.measure import AT_FIRST, EVERY, FIRST, Meter, Turns
+from gpusense._tracing.measure import EVERY, FIRST, MAX_FAILURES, Meter, Sets, Turns
 
 SETS, TENSOR = ("activity", "pipes", "bf16", "tf32"), ("bf16", "tf32")
 
@@ -65,43 +65,38 @@ def counters(tracer):
     return tracer.session().block_counters
 
 
-# Turns
+# Sets
 
 
-def test_the_first_pass_warms_up_then_each_set_has_a_turn_then_one_pass_in_a_hundred():
+def turns_of(sets, number, *, found=(), tensor_share=None):
+    seen = []
+    for _ in range(number):
+        seen.append(sets.name)
+        sets.counted(sets.name in found if sets.name in (*TENSOR, "links") else None, tensor_share)
+        sets.change()
+    return seen
+
+
+def test_each_set_has_its_turn_and_then_those_that_found_something():
+    sets = Sets((*SETS, "links"), TENSOR)
+    assert sets.first
+    assert turns_of(sets, 5, found=("bf16",), tensor_share=0.4) == [*SETS, "links"]
+    assert not sets.first
+    assert turns_of(sets, 4, found=("bf16",), tensor_share=0.4) == ["activity", "pipes", "bf16", "activity"]
+
+
+def test_without_tensor_cores_at_work_their_types_have_no_turn():
+    assert turns_of(Sets((*SETS, "links"), TENSOR), 4, tensor_share=0.0) == ["activity", "pipes", "links", "activity"]
+
+
+def test_a_block_is_due_once_with_each_set_and_then_one_pass_in_a_hundred():
     turns, seen = Turns(), []
     for number in range(1, 2 * EVERY + 20):
-        if turns.due():
-            seen.append((number, turns.choose(SETS, TENSOR)))
-            turns.counted(seen[-1][1], None, without_tensor_cores=False)
-    first = [FIRST + AT_FIRST * at for at in range(len(SETS))]
-    assert seen[: len(SETS)] == list(zip(first, SETS, strict=True))
-    assert [number for number, _ in seen[len(SETS) :]] == [first[-1] + EVERY, first[-1] + 2 * EVERY]
-
-
-def test_sets_that_find_nothing_have_no_further_turn():
-    turns, seen = Turns(), []
-    for _ in range(12 * EVERY):
-        if turns.due():
-            seen.append(turns.choose(SETS, TENSOR))
-            turns.counted(seen[-1], seen[-1] != "tf32", without_tensor_cores=False)
-    assert seen[:4] == list(SETS)
-    assert "tf32" not in seen[4:]
-    assert {*seen[4:]} == {"activity", "pipes", "bf16"}
-
-
-def test_without_tensor_cores_at_work_their_types_are_not_asked_for():
-    turns, seen = Turns(), []
-    for _ in range(8 * EVERY):
-        if turns.due():
-            seen.append(turns.choose(SETS, TENSOR))
-            turns.counted(seen[-1], None, without_tensor_cores=True)
-    assert {*seen} == {"activity", "pipes"}
-
-
-def test_a_pass_that_cannot_be_counted_leaves_its_turn_to_the_next():
-    turns = Turns()
-    assert [turns.due() for _ in range(5)] == [False, True, True, True, True]
+        turns.passes += 1
+        if turns.due(0 if number < 10 else 1):
+            seen.append(number)
+            turns.last, turns.with_set = number, 0 if number < 10 else 1
+    assert seen == [FIRST, 10, 10 + EVERY, 10 + 2 * EVERY]
 
 
 # Blocks
@@ -112,15 +107,15 @@ def test_passes_become_records_of_their_blocks(tracer, meter, profiler):
     profiler.answer = counted((("bf16", 1e12),), dram_read_bytes=7.0, tensor_percent=40.0)
     passes(5)
     rows = counters(tracer)
-    assert [row.metric_set for row in rows] == ["activity", "pipes"]
+    assert [row.metric_set for row in rows] == list(SETS)
     blocks = tracer.session().blocks
-    assert [row.block_id for row in rows] == [blocks[1].block_id, blocks[3].block_id]
+    assert [row.block_id for row in rows] == [block.block_id for block in blocks[1:]]
     first = rows[0]
     assert (first.path, first.name, first.device, first.device_ns) == (("step",), "step", 0, 1000)
     assert (first.tensor_ops, first.flops, first.dram_read_bytes) == ((("bf16", 1e12),), (("fp32", 5.0),), 7.0)
     assert (first.tensor_percent, first.shared) == (40.0, False)
     assert blocks[1].start_ns == first.start_ns
-    assert tracer.status()["measured"]["passes"] == 2
+    assert tracer.status()["measured"]["passes"] == 4
 
 
 def test_of_blocks_in_each_other_the_outermost_is_counted_and_the_inner_one_in_its_own_turn(tracer, meter):
@@ -205,15 +200,40 @@ def test_counting_by_turns_takes_its_share_of_the_time_and_no_more(tracer, meter
 @pytest.mark.parametrize("where", ["begin", "end"])
 def test_a_refusal_ends_it_with_a_reason_and_never_reaches_the_program(tracer, meter, profiler, where):
     profiler.fails = where
-    for _ in range(3):
+    for _ in range(MAX_FAILURES + 1):
         with gpusense.measure("step"):
             pass
     status = tracer.status()["measured"]
     assert status["state"] == "unavailable"
     assert status["reason"].startswith("cuptiRangeProfiler")
-    assert (status["passes"], status["lost"]) == (0, int(where == "end"))
-    assert len(tracer.session().blocks) == 3
-    assert len(profiler.calls) == int(where == "end")
+    assert (status["passes"], status["lost"]) == (0, MAX_FAILURES * (where == "end"))
+    assert len(tracer.session().blocks) == MAX_FAILURES + 1
+    assert len(profiler.calls) == MAX_FAILURES * (where == "end")
+
+
+def test_after_another_profiler_it_goes_on(tracer, meter, profiler):
+    for fails in ("begin", None):
+        profiler.fails = fails
+        with gpusense.measure("step"):
+            pass
+    status = tracer.status()["measured"]
+    assert (status["state"], status["passes"], "reason" in status) == ("counting", 1, False)
+
+
+def test_a_second_block_that_was_asked_for_has_each_set_too(tracer, meter):
+    for name in ("one", "other"):
+        for _ in range(6):
+            with gpusense.measure(name):
+                pass
+    sets = {name: [row.metric_set for row in counters(tracer) if row.name == name] for name in ("one", "other")}
+    assert {*sets["one"]} == {*sets["other"]} == {*SETS}
+
+
+def test_other_blocks_wait_for_a_set_no_longer_than_a_block_comes(tracer, meter):
+    meter.by_turns = True
+    passes(2, "once")
+    passes(measure.LONGEST_STAY + 20)
+    assert {row.metric_set for row in counters(tracer) if row.name == "step"} > {"activity"}
 
 
 def test_while_a_stream_is_captured_nothing_is_counted(tracer, meter, profiler):

@@ -85,14 +85,40 @@ def test_instructions_of_the_pipes_become_operations(library, profiler):
     assert profiler.end().flops == (("fp64", 14.0),)
 
 
-def test_ranges_follow_one_another_with_other_sets_and_the_device_is_waited_for_at_both_ends(library, driver, profiler):
-    scripted(library, time_duration=5)
-    for number, name in enumerate((*profiler.sets, *profiler.sets), 1):
-        assert profiler.begin(name), name
-        assert profiler.end().device_ns == 5
-        assert driver.fake_cuda_calls(b"cuCtxSynchronize") == 2 * number
-    assert library.fake_profiler_calls(b"cuptiRangeProfilerEnable") == 1
-    assert library.fake_profiler_calls(b"cuptiRangeProfilerDisable") == 0
+def test_another_set_is_configured_anew_and_the_same_one_is_not(library, driver, profiler):
+    scripted(library, time_duration=5, sm__cycles_active=50)
+    for name in (*profiler.sets, *profiler.sets):
+        for _ in range(2):
+            before = driver.fake_cuda_calls(b"cuStreamSynchronize")
+            assert profiler.begin(name), name
+            assert driver.fake_cuda_calls(b"cuStreamSynchronize") == before + 2
+            found = profiler.end()
+            assert driver.fake_cuda_calls(b"cuStreamSynchronize") == before + 4
+            assert (found.device_ns, found.amounts["sm_active_percent"]) == (5, 50), name
+    changes = 2 * len(profiler.sets)
+    assert library.fake_profiler_calls(b"cuptiRangeProfilerEnable") == changes
+    assert library.fake_profiler_calls(b"cuptiRangeProfilerDisable") == changes - 1
+    assert library.fake_profiler_calls(b"cuptiRangeProfilerSetConfig") == changes
+    assert library.fake_profiler_calls(b"cuptiProfilerInitialize") == 1
+
+
+def test_another_profiler_that_took_cupti_away_costs_one_range(library, driver, profiler, monkeypatch):
+    assert profiler.begin("activity")
+    profiler.end()
+    monkeypatch.setenv("FAKE_PM_REFUSE", "cuptiRangeProfilerCounterDataImageInitialize:999")
+    with pytest.raises(BackendError):
+        profiler.begin("activity")
+    assert library.fake_profiler_calls(b"cuptiRangeProfilerDisable") == 0, "nothing is done to what is gone"
+    monkeypatch.delenv("FAKE_PM_REFUSE")
+    library.fake_profiler_forget()
+    assert profiler.begin("activity")
+    assert profiler.end() is not None
+    assert library.fake_profiler_calls(b"cuptiProfilerInitialize") == 2
+
+
+def test_while_another_profiler_runs_nothing_is_counted(profiler, monkeypatch):
+    monkeypatch.setattr(ranges.other_profilers, "running", lambda: "torch.profiler")
+    assert not profiler.begin("activity")
 
 
 def test_what_is_no_number_was_not_counted():
@@ -102,13 +128,13 @@ def test_what_is_no_number_was_not_counted():
 
 
 def test_a_device_that_has_failed_counts_nothing(library, driver, profiler):
-    driver.fake_cuda_fail(b"cuCtxSynchronize", 719)
+    driver.fake_cuda_fail(b"cuStreamSynchronize", 719)
     assert not profiler.begin("activity")
-    driver.fake_cuda_fail(b"cuCtxSynchronize", 0)
+    driver.fake_cuda_fail(b"cuStreamSynchronize", 0)
     assert profiler.begin("activity")
-    driver.fake_cuda_fail(b"cuCtxSynchronize", 719)
+    driver.fake_cuda_fail(b"cuStreamSynchronize", 719)
     assert profiler.end() is None
-    driver.fake_cuda_fail(b"cuCtxSynchronize", 0)
+    driver.fake_cuda_fail(b"cuStreamSynchronize", 0)
     assert profiler.begin("activity"), "and the range was closed"
     assert profiler.end() is not None
 
@@ -123,16 +149,18 @@ def test_a_push_that_is_refused_leaves_no_profiler_running(library, driver, prof
 
 
 def test_while_a_stream_is_captured_nothing_is_waited_for(library, driver, profiler):
-    before = driver.fake_cuda_calls(b"cuCtxSynchronize")
+    before = driver.fake_cuda_calls(b"cuStreamSynchronize")
     driver.fake_cuda_set_capturing(None, 1)
     assert not profiler.begin("activity")
-    assert driver.fake_cuda_calls(b"cuCtxSynchronize") == before
+    assert driver.fake_cuda_calls(b"cuStreamSynchronize") == before
     driver.fake_cuda_set_capturing(None, 0)
     assert profiler.begin("activity")
     profiler.end()
 
 
 def test_cupti_stays_in_the_process(profiler):
+    profiler.begin("activity")
+    profiler.end()
     assert list(counters.COUNTED) == [0]
 
 

@@ -2,7 +2,8 @@
 
 Each pass of a block is counted by one set of metrics, which the hardware takes in one pass. All sets have the time, the
 memory and how busy the multiprocessors are; each adds what needs counters of its own, such as the tensor operations of
-one type. Once enabled, CUPTI's side of it is never taken back: a second initialisation has crashed programs.
+one type. The first configuration after enabling stays: another one is accepted, and what the first did not have comes
+back as no number (CUPTI 13.0, driver 580). So the profiler is enabled anew for another set, which takes 150 ms.
 """
 
 import ctypes
@@ -12,11 +13,14 @@ from typing import Any, NamedTuple
 
 from ...._capi import cupti_profiler as capi
 from ...._runtime.errors import BackendError
+from ...block_times.hosts import Hosts
+from .. import other_profilers
 from ..synchronize import relaxed
 from . import COUNTED, host
 
 _NAME = b"block"
-_LEGACY, _PER_THREAD = 1, 2  # CUstream: the two default streams
+_GONE = 999  # another profiler has taken CUPTI out of the process, and what we had of it
+_DEFAULT = (1, 2)  # CUstream: the default stream that waits for others, and that of the thread
 
 
 def _operations(*factors: str) -> tuple[str, ...]:
@@ -127,17 +131,20 @@ def read(fields: dict[str, str], values: dict[str, float]) -> Counted:
 
 
 class RangeProfiler:
-    """CUPTI's Range Profiler on one context, enabled for good. One thread at a time; from :meth:`begin` to :meth:`end`
-    the range is that thread's. All raise :class:`BackendError`. ``announce`` is told each step before it is done."""
+    """CUPTI's Range Profiler on one context. One thread at a time; from :meth:`begin` to :meth:`end` the range is that
+    thread's. Both raise :class:`BackendError`, after which the next range begins with nothing. ``announce`` is told
+    each step before it is done."""
 
     def __init__(
         self, api: Any, driver: Any, context: int, device: int, announce: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Takes a quarter of a second to a whole one."""
         self.context, self.device = context, device
         self._api, self._driver, self._announce = api, driver, announce
         self._sets: dict[str, _Set | None] = {}
-        self._running: _Set | None = None
+        self._object: Any = None  # while it is enabled
+        self._configured: _Set | None = None
+        self._failed = self._running = False
+        self._hosts = Hosts(_nothing, _nothing)
         announce("cuptiProfilerInitialize")
         host.initialize(api)
         self.chip = self._ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
@@ -146,39 +153,45 @@ class RangeProfiler:
         self.tensor = tuple(name for name in self.sets if name in TENSOR)
         if not self.sets:
             raise BackendError("cuptiProfilerHostConfigAddMetrics", 27, f"this CUPTI counts nothing on {self.chip}")
-        self._object = self._ask("cuptiRangeProfilerEnable", ctx=context).pRangeProfilerObject
-        COUNTED.add(device)
 
     def _ask(self, name: str, **given: Any) -> Any:
         self._announce(name)
-        return capi.ask(self._api, name, **given)
+        try:
+            return capi.ask(self._api, name, **given)
+        except BackendError as error:
+            lost, self._object = self._object, None
+            self._configured, self._running, self._failed = None, False, True
+            if lost is not None and error.code != _GONE:
+                self._api.cuptiRangeProfilerDisable(
+                    ctypes.byref(capi.prepared("cuptiRangeProfilerDisable", pRangeProfilerObject=lost))
+                )
+            raise
 
     def begin(self, name: str) -> bool:
-        """Waits for the device and opens a range that counts the set; False where that cannot be done now."""
+        """Waits for the device and opens a range that counts the set; False where that cannot be done now. A set that
+        is not the last one's takes 150 ms, and the first one up to a second."""
         found = self._set(name)
-        if found is None or not self._synchronised():
+        if found is None or other_profilers.running() is not None or not self._synchronised():
             return False
-        self._ready(found)
+        if found is self._configured:
+            self._empty(found)
+        else:
+            self._change(found)
         self._ask("cuptiRangeProfilerStart", pRangeProfilerObject=self._object)
-        self._running = found
-        try:
-            self._ask("cuptiRangeProfilerPushRange", pRangeProfilerObject=self._object, pRangeName=_NAME)
-        except BackendError:
-            self._stop()
-            raise
+        self._ask("cuptiRangeProfilerPushRange", pRangeProfilerObject=self._object, pRangeName=_NAME)
+        self._running = True
         return True
 
     def end(self) -> Counted | None:
         """Waits for the device, closes the range and gives what it counted; None where the device has failed or the
         range is lost."""
-        found = self._running
-        if found is None:
+        found, running = self._configured, self._running
+        if found is None or not running:
             return None
+        self._running = False
         well = self._synchronised()
-        try:
-            self._ask("cuptiRangeProfilerPopRange", pRangeProfilerObject=self._object)
-        finally:
-            whole = self._stop()
+        self._ask("cuptiRangeProfilerPopRange", pRangeProfilerObject=self._object)
+        whole = self._ask("cuptiRangeProfilerStop", pRangeProfilerObject=self._object).isAllPassSubmitted
         dropped = self._ask("cuptiRangeProfilerDecodeData", pRangeProfilerObject=self._object).numOfRangeDropped
         told = {"pCounterDataImage": ctypes.addressof(found.image), "counterDataImageSize": len(found.image)}
         count = self._ask("cuptiRangeProfilerGetCounterDataInfo", **told).numTotalRanges
@@ -194,33 +207,34 @@ class RangeProfiler:
             self._sets[name] = chosen(self._api, self.chip, name) if wanted else None
         return self._sets[name]
 
-    def _ready(self, found: _Set) -> None:
-        """An empty image, and the hardware set up to count this set once."""
+    def _change(self, found: _Set) -> None:
+        """The hardware is set up to count this set, and no other until the next change."""
+        if self._object is not None:
+            self._configured, before = None, self._object
+            self._object = None
+            self._ask("cuptiRangeProfilerDisable", pRangeProfilerObject=before)
+        if self._failed:
+            self._ask("cuptiProfilerInitialize")
+        self._object = self._ask("cuptiRangeProfilerEnable", ctx=self.context).pRangeProfilerObject
+        COUNTED.add(self.device)
         metrics = found.metrics
-        if found.image is None:
-            size = self._ask(
-                "cuptiRangeProfilerGetCounterDataSize",
-                pRangeProfilerObject=self._object,
-                pMetricNames=metrics.names,
-                numMetrics=len(metrics.metrics),
-                maxNumOfRanges=1,
-                maxNumRangeTreeNodes=1,
-            ).counterDataSize
-            found.image = capi.image(size)
-        place = ctypes.addressof(found.image)
-        self._ask(
-            "cuptiRangeProfilerCounterDataImageInitialize",
+        size = self._ask(
+            "cuptiRangeProfilerGetCounterDataSize",
             pRangeProfilerObject=self._object,
-            counterDataSize=len(found.image),
-            pCounterData=place,
-        )
+            pMetricNames=metrics.names,
+            numMetrics=len(metrics.metrics),
+            maxNumOfRanges=1,
+            maxNumRangeTreeNodes=1,
+        ).counterDataSize
+        found.image = capi.image(size)
+        self._empty(found)
         self._ask(
             "cuptiRangeProfilerSetConfig",
             pRangeProfilerObject=self._object,
             configSize=len(metrics.config),
             pConfig=ctypes.addressof(metrics.config),
-            counterDataImageSize=len(found.image),
-            pCounterDataImage=place,
+            counterDataImageSize=size,
+            pCounterDataImage=ctypes.addressof(found.image),
             range=capi.USER_RANGE,
             replayMode=capi.USER_REPLAY,
             maxRangesPerPass=1,
@@ -229,22 +243,34 @@ class RangeProfiler:
             passIndex=0,
             targetNestingLevel=1,
         )
+        self._configured, self._failed = found, False
 
-    def _stop(self) -> bool:
-        """Whether all that was counted is with the device."""
-        self._running = None
-        return bool(self._ask("cuptiRangeProfilerStop", pRangeProfilerObject=self._object).isAllPassSubmitted)
+    def _empty(self, found: _Set) -> None:
+        """Nothing is in its image."""
+        self._ask(
+            "cuptiRangeProfilerCounterDataImageInitialize",
+            pRangeProfilerObject=self._object,
+            counterDataSize=len(found.image),
+            pCounterData=ctypes.addressof(found.image),
+        )
 
     def _synchronised(self) -> bool:
-        if is_capturing(self._driver):
-            return False
-        with relaxed(self._driver, self.context) as pushed:
-            return pushed and bool(self._driver.cuCtxSynchronize() == 0)
+        """Waits for the streams that this thread launches on, as far as they are known; not where one is captured."""
+        driver = self._driver
+        with relaxed(driver, self.context) as pushed:
+            streams = {*_DEFAULT, *(one.stream for one in self._hosts.streams(()) if one.stream)}
+            if not pushed or any(is_captured(driver, stream) for stream in streams):
+                return False
+            return not any(driver.cuStreamSynchronize(stream) for stream in streams)
 
 
-def is_capturing(driver: Any) -> bool:
-    """Whether a stream is being captured as far as its default streams tell: those of others in the same context that
-    wait for the legacy one say so there. While one is, nothing may be waited for."""
-    ask = driver.cuStreamIsCapturing
+def is_captured(driver: Any, stream: int) -> bool:
+    """Whether nothing may be waited for on a stream: it is being captured, or another one that waits for it. Also where
+    nobody knows."""
     status = c_int()
-    return bool(ask) and any(ask(stream, byref(status)) != 0 or status.value for stream in (_LEGACY, _PER_THREAD))
+    ask = driver.cuStreamIsCapturing
+    return not ask or bool(ask(stream, byref(status)) or status.value)
+
+
+def _nothing() -> None:
+    """Nobody need know that a thread goes on to another stream."""
