@@ -17,7 +17,7 @@ import time
 
 SIZE, GIB = 4096, 1 << 30
 PRODUCT = 2 * SIZE**3
-PASSES = 14  # so that each set has its turn
+PASSES = 12  # so that each set has its turn
 #: What a user of every known operation expects: type, tensor cores, operations, bytes read and written.
 EXPECTED = {
     "bf16": ("bf16", True, PRODUCT, None, None),
@@ -137,19 +137,19 @@ def cost():
         return times
 
     steps(40)
-    before = steps(120)
+    before = steps(80)
     gpusense.configure(counters="exact")
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 8
     enabling, warm = [], 0
     while time.monotonic() < deadline and warm < 40:
         enabling += steps(1)
         status = gpusense.get_tracer().status()["measured"]
-        warm = warm + 1 if status["passes"] >= 8 or status["state"] != "counting" else 0
+        warm = warm + 1 if status["passes"] >= 10 or status["state"] != "counting" else 0
     counted = gpusense.get_tracer().status()["measured"]
-    after = steps(300)
+    after = steps(220)
     status = gpusense.get_tracer().status()["measured"]
     gpusense.configure(counters=None)
-    off = steps(120)
+    off = steps(60)
     session = gpusense.get_tracer().session()
     middle = statistics.median
     return {
@@ -188,7 +188,8 @@ def profiler():
         torch.cuda.synchronize()
         status = gpusense.get_tracer().status()
         told[name] = {"measured": status.get("measured"), "state": status.get("state"), "reason": status.get("reason")}
-        table.append((f"passes counted {name}", number, status["measured"]["passes"] - before))
+        expected = 0 if name.startswith("inside") else number  # another profiler wins
+        table.append((f"passes counted {name}", expected, status["measured"]["passes"] - before))
 
     def profiled(name, inside):
         try:
@@ -208,6 +209,7 @@ def profiler():
     profiled("with nothing else", lambda: None)
     profiled("around", lambda: passes("inside torch.profiler"))
     passes("after torch.profiler")
+    passes("later")
     session = gpusense.get_tracer().session()
     told["kernels of gpusense"] = session.counters.seen
     told["errors"] = [row._asdict() for row in session.block_counters if not row.device_ns]
