@@ -1,6 +1,7 @@
 """GPU work, visible from inside a Python process.
 
-- Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU.
+- Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU;
+  ``measure``, whose passes the device counts exactly.
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
 - The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.

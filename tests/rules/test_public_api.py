@@ -92,7 +92,7 @@ def test_configure_has_a_keyword_for_each_setting():
 #: What the process and the package call of a live tracer.
 HOOKS = {
     *("before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"),
-    *("begin", "end", "follow_tasks", "started", "ways_of_frames"),
+    *("begin", "end", "end_counters", "follow_counters", "follow_tasks", "started", "ways_of_frames"),
 }
 
 
