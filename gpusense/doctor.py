@@ -37,8 +37,10 @@ _INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "LD_PRELOAD")
 
 
 def report() -> list[Check]:
-    """Every backend, in the order they are asked, then what else capture depends on. Opens them; starts no capture."""
-    return [*backends(), *environment()]
+    """Every backend, in the order they are asked, what can be measured without recording kernels, then what else
+    capture depends on. Opens the backends; starts no capture."""
+    checks = backends()
+    return [*checks, *levels(checks), *environment()]
 
 
 def backends() -> list[Check]:
@@ -46,6 +48,49 @@ def backends() -> list[Check]:
     from .backends import BACKENDS
 
     return [_backend(row.name, _opened(row.name)) for row in BACKENDS]
+
+
+def levels(checks: Sequence[Check]) -> list[Check]:
+    """What an NVIDIA card tells without a record of each kernel, the least first, and what would give the next.
+
+    Empty where ``checks``, of the backends, found no NVIDIA driver.
+    """
+    rows = {check.name: check for check in checks}
+    if not (rows["cuda"].available or rows["nvml"].available):
+        return []
+    known = [device for device in devices(checks)[0] if device.vendor == "nvidia"]
+    newest = max((device.compute_capability or (0, 0) for device in known), default=(0, 0))
+    return [_block_times(rows["cuda"]), _averages(rows["nvml"], newest), _counters(rows["cupti"], newest)]
+
+
+def _block_times(cuda: Check) -> Check:
+    from ._tracing.select import control
+
+    how = "CUDA events at the edges of blocks: gpusense run --light"
+    if control.settings().kernels == "blocks":
+        how = "kernels='blocks': CUDA events at the edges of blocks, and kernels are not recorded"
+    return Check("block times", cuda.available, how if cuda.available else cuda.reason)
+
+
+def _averages(nvml: Check, newest: tuple[int, int]) -> Check:
+    reason = nvml.reason
+    if nvml.available:
+        reason = "" if newest >= (9, 0) else "device averages of SMs, tensor cores and memory come with Hopper"
+    how = "device averages of SMs, tensor cores and memory: gpusense monitor --gpm"
+    return Check("averages", not reason, reason or how)
+
+
+def _counters(cupti: Check, newest: tuple[int, int]) -> Check:
+    from .backends.cupti.counters import host, permission
+
+    if not cupti.available:
+        return Check("counters", False, cupti.reason, cupti.hint)
+    if newest < (7, 5):
+        return Check("counters", False, "hardware counters over time come with Turing (compute capability 7.5)")
+    for found in (permission.refusal(), host.open_api()):
+        if isinstance(found, Unavailable):
+            return Check("counters", False, found.reason, found.hint)
+    return Check("counters", True, "hardware counters over time and by block: gpusense run --counters")
 
 
 def _opened(name: str) -> Any:
@@ -67,12 +112,22 @@ def environment() -> list[Check]:
     """The interpreter, the platform, how CUPTI would call us, what other tools do here, and our variables."""
     from .backends.cupti.injection import is_ours
 
-    checks = [_python(), _platform(), _callbacks(), _block_times()]
+    checks = [_python(), _platform(), _callbacks(), _collectives()]
     for name in _INJECTIONS:
         value = os.environ.get(name)
         if value and not is_ours(value):
-            checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can trace"))
+            checks.append(Check(name, True, f"{value} is loaded into CUDA programs; one profiler at a time can record"))
     return checks + _variables()
+
+
+def _collectives() -> Check:
+    """Whether NCCL can tell of its collectives, or another profiler has that place."""
+    from .backends.nccl.plugin import why_not
+
+    absent = why_not()
+    if absent is not None:
+        return Check("collectives", False, absent.reason, absent.hint)
+    return Check("collectives", True, "NCCL 2.24 or later tells of them under gpusense run")
 
 
 def _variables() -> list[Check]:
@@ -92,9 +147,16 @@ def _variables() -> list[Check]:
     for name in sorted(name for name in os.environ if name.startswith("GPUSENSE")):
         wrong = ignored.get(name)
         if name not in known and not name.startswith("GPUSENSE_OTEL"):
-            wrong = f"{name}={os.environ[name]!r} is ignored: no setting has this name"
+            wrong = f"{name}={os.environ[name]!r} is ignored: no setting has this name{_near(name, known)}"
         checks.append(Check(name, wrong is None, wrong or os.environ[name]))
     return checks
+
+
+def _near(name: str, known: set[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def selftest(device: int = 0) -> SelfTest:
@@ -110,7 +172,7 @@ def selftest(device: int = 0) -> SelfTest:
         return SelfTest(True, 1, 1, "one kernel and one copy were launched and recorded")
     why = f"; capture was {status.get('state')}" + (f": {status['reason']}" if status.get("reason") else "")
     return SelfTest(
-        False, kernels, transfers, f"of one kernel and one copy, {kernels} and {transfers} were recorded{why}"
+        False, kernels, transfers, f"one kernel and one copy were launched, {kernels} and {transfers} recorded{why}"
     )
 
 
@@ -169,22 +231,10 @@ def _platform() -> Check:
     text = f"{platform.system()} {platform.release()} {platform.machine()}"
     reason = hint = ""
     if "microsoft" in platform.release().lower():
-        reason, hint = "WSL: kernels are traced only where the Windows driver allows it", "gpusense doctor --selftest"
+        reason, hint = "WSL: kernels are recorded only where the Windows driver allows it", "gpusense doctor --selftest"
     elif sys.platform == "darwin":
-        reason = "macOS has no CUDA; kernels are not traced here"
+        reason = "macOS has no CUDA; kernels are not recorded here"
     return Check("platform", True, reason, hint, version=text)
-
-
-def _block_times() -> Check:
-    """Whether the device can time blocks, for which no CUPTI is needed, and whether it is asked to."""
-    from ._tracing.select import control
-
-    driver = _opened("cuda")
-    if isinstance(driver, Unavailable):
-        return Check("block_times", False, driver.reason, driver.hint)
-    if control.settings().kernels == "blocks":
-        return Check("block_times", True, "kernels='blocks': the device times blocks, and kernels are not recorded")
-    return Check("block_times", True, "on request, without CUPTI: gpusense run --light, or kernels='blocks'")
 
 
 def _callbacks() -> Check:

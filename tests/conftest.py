@@ -1,8 +1,11 @@
 """Shared fixtures: a C compiler, fake libraries built from ``tests/fakes``, clean environments for subprocesses."""
 
+import functools
 import gc
+import hashlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +16,9 @@ from hypothesis import strategies as st
 from support.machine import FAKES, ROOT, find_compiler, require
 
 pytest_plugins = ["support.fixtures", "support.wgpu"]
+
+#: Fake libraries, kept from run to run.
+BUILT = ROOT / ".pytest_cache" / "fakes"
 
 # Tests that a shell has started in the background ignore interrupts, and so do their programs.
 for _number, _usual in (
@@ -77,32 +83,28 @@ def compiler() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def build_library(compiler: list[str], tmp_path_factory: pytest.TempPathFactory):
-    """``build_library("libcuda.c", "libcuda.so.1", "-DX=1")`` → path of the shared library, built once a session."""
-    built: dict[tuple[str, ...], pathlib.Path] = {}
+def build_library(compiler: list[str]):
+    """``build_library("libcuda.c", "libcuda.so.1", "-DX=1")`` → path of the shared library.
 
+    It is built once, for all workers and all Pythons: its folder is named after what is in it.
+    """
+    shared = "-dynamiclib" if sys.platform == "darwin" else "-shared"
+    command = [*compiler, shared, "-fPIC", "-O1", "-g", "-pthread"]
+
+    @functools.cache
     def build(source: str, name: str, *flags: str) -> pathlib.Path:
-        key = (source, name, *flags)
-        if key not in built:
-            folder = tmp_path_factory.mktemp(pathlib.Path(source).stem)
-            target = folder / name
-            shared = "-dynamiclib" if sys.platform == "darwin" else "-shared"
-            command = [
-                *compiler,
-                shared,
-                "-fPIC",
-                "-O1",
-                "-g",
-                "-pthread",
-                "-o",
-                str(target),
-                str(FAKES / source),
-                *flags,
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        what = repr((command, os.stat(shutil.which(command[0]) or command[0]).st_mtime_ns, flags)).encode()
+        for file in (FAKES / source, *sorted(FAKES.glob("*.h"))):
+            what += file.read_bytes()
+        folder = BUILT / hashlib.sha256(what).hexdigest()[:16]
+        if not (folder / name).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            ours = folder / f"{name}.{os.getpid()}"  # another worker may build the same
+            words = [*command, "-o", str(ours), str(FAKES / source), *flags]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
-            built[key] = target
-        return built[key]
+            ours.replace(folder / name)
+        return folder / name
 
     return build
 

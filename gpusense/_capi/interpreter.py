@@ -28,7 +28,7 @@ def interpreter_dict() -> dict[str, Any] | Unavailable:
             api[name] for name in ("PyInterpreterState_Get", "PyInterpreterState_GetID", "PyInterpreterState_GetDict")
         )
     except (ImportError, OSError, AttributeError, TypeError) as error:
-        return Unavailable("cupti", f"this Python has no interpreter state to share the subscription in: {error}")
+        return Unavailable("cupti", f"this Python gives copies of gpusense no place to share CUPTI in: {error}")
     # Borrowed references: a py_object result would drop a reference that was never taken.
     get.restype = get_dict.restype = ctypes.c_void_p
     identify.restype = ctypes.c_int64
@@ -38,6 +38,6 @@ def interpreter_dict() -> dict[str, Any] | Unavailable:
         return Unavailable("cupti", "subinterpreters cannot trace; the main interpreter of the process can")
     address = get_dict(state)
     if not address:
-        return Unavailable("cupti", "this interpreter keeps no dict for extensions")
+        return Unavailable("cupti", "this Python keeps no dictionary for extension modules")
     found: dict[str, Any] = ctypes.cast(address, ctypes.py_object).value
     return found

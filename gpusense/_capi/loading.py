@@ -269,7 +269,7 @@ def _places(search: Search, candidate: str) -> list[str]:
         path for path in (*(os.path.join(folder, candidate) for folder in folders), *cached) if os.path.exists(path)
     ]
     if not found:
-        search.note(candidate, "not found where the loader looks")
+        search.note(candidate, "not found in any folder that the system's loader searches")
     return found
 
 
@@ -293,5 +293,5 @@ def _hint(search: Search) -> str:
     if _override(search):
         return f"correct or unset {row.env}"
     if row.driver:
-        return "install the vendor's driver, or run where one is"
+        return "install the vendor's driver, or use a machine that has one"
     return f"install it, or name its path in {row.env}" if row.env else ""

@@ -16,7 +16,7 @@ def later(action: Callable[[], None]) -> bool:
         try:
             action()
         except Exception:  # noqa: BLE001 - never into the program
-            log.exception("main-thread", "gpusense: a call on the main thread failed")
+            log.exception("main-thread", "a call on the main thread failed")
         return 0
 
     call = _calls.setdefault(action, _CALL(run))

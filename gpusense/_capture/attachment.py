@@ -450,7 +450,7 @@ class Capture:
             status["marker"] = list(self.marker_shape)
             status["boundaries"] = "read" if self.newest is not None else "marked"
         elif self.running and self._plan.lacking:
-            status["unmarked"] = f"blocks cannot be marked yet, so no GPU work is theirs: {self._plan.lacking}"
+            status["unmarked"] = f"GPU work cannot be put into blocks yet: {self._plan.lacking}"
         # For how long CUDA has been live, as far as was seen.
         status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status

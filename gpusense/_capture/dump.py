@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .._aggregation.recent import Part, Recent, Rows
 from .._aggregation.same_kernels import expanded
-from .._records.records import KINDS, BlockRecord, Counters, UnseenInterval
+from .._records.records import KINDS, BlockRecord, Counters, GpuCollective, UnseenInterval
 from .._records.work import COLUMNS, WITH_ROWS, WorkTable
 from .._runtime import cache
 from .._runtime.errors import SessionError
@@ -82,7 +82,9 @@ def _free_name() -> str:
         raise SessionError(f"{cache.folder(cache.RUNS)}: {error.strerror}") from None
     if home is None:
         where = cache.folder(cache.RUNS)
-        why = f"{where} is not this user's alone" if where else "there is no home; XDG_CACHE_HOME names a folder"
+        why = "this user has no home folder; set XDG_CACHE_HOME to a folder"
+        if where:
+            why = f"{where} can be changed by other users; give it to this user alone (mode 700)"
         raise SessionError(why)
     name, more = f"{cache.FLIGHT}{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}", 1
     path = os.path.join(home, name + cache.SUFFIX)
@@ -114,6 +116,7 @@ class _Dump:
         self._newest_ns = 0  # that a row ended
         self._meant: WorkTable | None = None  # whose kinds and paths the rows mean
         self._rows = WorkTable()  # of which a reader makes records
+        self._collectives: set[Any] = set()  # that are written
         self._finished = WorkTable()  # rows of records that are there themselves
         self._runs: tuple[array[int], array[int], dict[int, tuple[int, ...]]] = (array("q"), array("q"), {})
 
@@ -144,6 +147,7 @@ class _Dump:
                 self._write_finished(expanded(content))
             self._pause()
         self._write_rows()
+        self._write_old()
         for payload in packed(self._finished):
             writer.append(file.WORK, *payload)
             self._pause()
@@ -183,12 +187,22 @@ class _Dump:
                 at = record.end_ns if type(record) is BlockRecord else record.start_ns
                 if self._start_ns <= at <= self._what.until_ns:
                     some.append(record)
+                    if type(record) is GpuCollective:
+                        self._collectives.add(_identity(record))
                     if type(record) in _ROW_TYPES:
                         self._finished.add(record)
                 elif at < self._start_ns:
                     self._before += 1
             self._count += len(some)
             self._writer.records(some)
+            self._pause()
+
+    def _write_old(self) -> None:
+        """What led to a hang may be older than the time that a dump is of, and what hangs has not ended."""
+        some = [record for record in self._known.of_old() if _identity(record) not in self._collectives]
+        self._count += len(some)
+        for first in range(0, len(some), _RECORDS):
+            self._writer.records(some[first : first + _RECORDS])
             self._pause()
 
     def _unseen(self, start_ns: int) -> list[UnseenInterval]:
@@ -203,6 +217,11 @@ class _Dump:
         return Counters(
             seen=seen, kept=self._count, pre_session=self._before, ambiguous=self._ambiguous, **self._what.lost
         )
+
+
+def _identity(record: Any) -> tuple[Any, ...]:
+    """What tells one from others that are alike: above all when its launch began and ended."""
+    return record.name, record.start_ns, record.end_ns, getattr(record, "rank", None)
 
 
 def _chosen(rows: Rows, those: list[bool]) -> Rows:

@@ -8,7 +8,7 @@ from .._runtime import threads
 
 OFF = "off"
 SET = "SIGUSR2 asks for a dump"
-WAITS = "waits for the main thread, where alone a signal handler can be set"
+WAITS = "waits for the main thread: only there can a signal handler be set"
 
 
 class DumpSignal:
@@ -33,7 +33,7 @@ class DumpSignal:
         if threads.is_main():
             self._follow()
         elif not main_thread.later(self._follow):
-            self._refused = "the main thread has too much waiting"
+            self._refused = "the main thread has too many calls waiting"
 
     @property
     def state(self) -> str:

@@ -237,7 +237,7 @@ class FileStore:
             change = 2.0 if len(fresh) * 4 <= len(samples) else 0.5
             self._samples_wait_s = min(SAMPLES_S, max(FIRST_SAMPLES_S, self._samples_wait_s * change))
         except Exception:  # noqa: BLE001 - a source of samples never reaches the program
-            log.exception("samples", "gpusense: device samples could not be kept")
+            log.exception("samples", "device samples could not be kept")
         finally:
             self._keeping.release()
 

@@ -41,14 +41,14 @@ _NO_FAULTS = frozenset(
 class Reason(NamedTuple):
     """Why there is a dump."""
 
-    trigger: str  # "slow", "error", "signal", "asked"
+    trigger: str  # "slow", "error", "hang", "signal", "asked"
     time_ns: int  # when that was
     path: Path = ()  # of the block
     block_id: int | None = None
     duration_ns: int | None = None
     p99_ns: int | None = None  # of the passes before
     passes: int | None = None  # that are counted for it
-    error: str | None = None
+    error: str | None = None  # of a hang, what waits for whom
 
     @property
     def text(self) -> str:
@@ -59,6 +59,8 @@ class Reason(NamedTuple):
             return f"block {block} took {time_text(self.duration_ns)}; {usual}"
         if self.trigger == "error":
             return f"{self.error} ended block {block} after {time_text(self.duration_ns)}"
+        if self.trigger == "hang":
+            return str(self.error)
         return "the signal SIGUSR2 came" if self.trigger == "signal" else "the program asked for it"
 
 
@@ -131,7 +133,8 @@ class Flight:
     def _note(self, reason: Reason) -> None:
         """It will be in a dump, or is passed over."""
         now = self._clock()
-        if (not self._waiting and now < self._again_at) or self._is_known(reason, now):
+        early = not self._waiting and now < self._again_at and reason.trigger != "hang"
+        if early or self._is_known(reason, now):
             self._pass_over(reason)
             return
         if not self._waiting:
@@ -146,13 +149,17 @@ class Flight:
         self._worst = min(self._worst or reason, reason, key=_order)
 
     def _is_known(self, reason: Reason, now: float) -> bool:
-        """Whether another dump tells as much."""
+        """Whether another dump tells as much. A hang is told once as it is."""
+        if reason.trigger == "hang":
+            return False
         if reason.trigger == "error":
             return now < self._errors.get((reason.path, reason.error or ""), now)
         before_ns, at = self._slow.get(reason.path, (0, now))
         return (reason.duration_ns or 0) <= before_ns >> int((now - at) // SINKS_S)
 
     def _remember(self, reason: Reason, now: float) -> None:
+        if reason.trigger == "hang":
+            return
         known: dict[Any, Any] = self._errors if reason.trigger == "error" else self._slow
         if reason.trigger == "error":
             known[reason.path, reason.error] = now + SAME_ERROR_S
@@ -160,6 +167,10 @@ class Flight:
             known[reason.path] = reason.duration_ns, now
         if len(known) > MOST_REMEMBERED:
             del known[next(iter(known))]
+
+    def hangs(self, time_ns: int, text: str) -> None:
+        """Work waits for another process."""
+        self._note(Reason("hang", time_ns, error=text))
 
     def ask(self) -> None:
         """Somebody outside wants one: for a signal handler, sets a flag and rings."""

@@ -1,12 +1,14 @@
-"""Evidence of a hang: nothing completes on the device although it has work. Numbers in, plain values out.
+"""Evidence of a hang: nothing completes on the device although it has work, or work waits for another process that does
+not come. Numbers in, plain values out.
 
-Used by one thread at a time (under the recorder's lock), but for :meth:`HangWatch.due`. Waits for nothing itself.
+Used by one thread at a time (under the recorder's lock), but for :meth:`HangWatch.due` and :class:`WaitWatch`. Waits
+for nothing itself.
 """
 
 import os
 import struct
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import repeat
 from time import monotonic
 from typing import Any
@@ -16,6 +18,7 @@ from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.record import unpack
 from .._decode.walk import batches
+from .._records.protocols import Wait
 from .._runtime.clock import now_ns
 
 _NAMES = {
@@ -25,6 +28,9 @@ _NAMES = {
     layouts.MEMSET: "memset",
 }
 MOST_HANGS = 10
+#: That work waits for another process, where no setting says after how long a hang is one: saving a checkpoint may take
+#: as long on one rank, so it is told, and nothing else is done.
+WAIT_S, LOOK_S = 30.0, 1.0
 MOST_STREAMS = 500  # those with the newest work; a program may make a new stream for each request
 _MOST_THREADS = 200
 _MOST_FRAMES = 60
@@ -148,6 +154,51 @@ class HangWatch:
         }
         self.found.append(self._lasting)
         return self._lasting
+
+
+class WaitWatch:
+    """Follows what sources wait for (:class:`Wait`): each wait that lasts for ``after_s`` is in ``found``, once."""
+
+    def __init__(self, after_s: float | None, clock: Callable[[], float] = monotonic) -> None:
+        self.configure(after_s)
+        self.found: list[dict[str, Any]] = []
+        self._clock = clock
+        self._again = 0.0
+        self._lasting: dict[Any, dict[str, Any]] = {}
+
+    def configure(self, after_s: float | None) -> None:
+        """Waits that are noticed from now on have lasted for ``after_s``; None: :data:`WAIT_S`."""
+        self.after_s = WAIT_S if after_s is None else after_s
+
+    def due(self) -> bool:
+        """Whether sources are to be asked again."""
+        now = self._clock()
+        if now < self._again:
+            return False
+        self._again = now + min(LOOK_S, self.after_s / 2)
+        return True
+
+    def look(self, waits: Iterable[Wait]) -> list[dict[str, Any]]:
+        """The evidence of those that are new; what others have found before is told to have ended, if it has."""
+        lasting = {wait.key: wait for wait in waits}
+        for key in self._lasting.keys() - lasting.keys():
+            self._lasting.pop(key)["ended_ns"] = now_ns()
+        new = []
+        for key, wait in lasting.items():
+            if key not in self._lasting and len(self.found) < MOST_HANGS:
+                self._lasting[key] = found = {
+                    "noticed_ns": now_ns(),
+                    "after_s": self.after_s,
+                    "last_completed_ns": None,
+                    "ended_ns": None,
+                    "streams": [],
+                    "stacks": stacks(),
+                    "text": wait.text,
+                    "wait": {"since_ns": wait.since_ns, **wait.facts},
+                }
+                self.found.append(found)
+                new.append(found)
+        return new
 
 
 def _order(work: dict[str, Any]) -> int:

@@ -35,6 +35,7 @@ from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.counter_samples import CounterColumns, CounterTable
 from .._records.device_identity import same
+from .._records.protocols import Wait
 from .._records.records import (
     BLOCK_TIMES,
     BLOCKS,
@@ -45,6 +46,7 @@ from .._records.records import (
     DeviceInfo,
     Path,
     Record,
+    Unavailable,
     UnseenInterval,
 )
 from .._runtime import log, threads
@@ -52,10 +54,11 @@ from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
 from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
+from .._runtime.text import terminal
 from . import identity
 from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
-from .hang import HangWatch
+from .hang import HangWatch, WaitWatch
 from .live_store import LiveStore
 from .losses import Losses
 from .sinks import LONGEST_WAIT_S, Sinks
@@ -131,6 +134,7 @@ class Recorder:
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
         self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
+        self.absent_sources: dict[str, Unavailable] = {}  # what might record here besides, and why it does not
         self.sinks = Sinks()
         self.clock = SESSION
         self.thread_names = ThreadNames()
@@ -169,6 +173,7 @@ class Recorder:
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
         self._hang = self._new_hang_watch()
+        self._waits = WaitWatch(settings.hang_after)
         self._flight: Flight | None = None
         self._follow_flight()
         self._budget = BudgetKeeper(self.unseen)
@@ -221,6 +226,7 @@ class Recorder:
                 self._budget.note(self.capture)
                 self._budget.begin(settings.overhead_budget, settings.detach_in_pauses)
                 self.store.threshold.raise_floor(0)
+        self._waits.configure(settings.hang_after)
         capture = self.capture
         if capture is not None:
             capture.settings = settings
@@ -354,12 +360,9 @@ class Recorder:
             capture.give_up(f"{type(error).__name__}: {error}")
             self._seek(False)
             self._mark_no_more()
-            log.exception("capture", "gpusense: capture failed and is off")
+            log.exception("capture", "recording GPU work failed and is off; the program goes on")
         finally:
-            try:
-                self._attaching.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._attaching)
 
     def _try(self, capture: Capture) -> None:
         if not capture.running:
@@ -477,10 +480,7 @@ class Recorder:
             if self._attaching.acquire(timeout=FOLLOW_S):
                 self._catch_up(capture)  # else whoever looks after capture does, as soon as that has ended
         finally:
-            try:
-                self._attaching.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._attaching)
 
     def _catch_up(self, capture: Capture) -> None:
         """Does what other tracers have told. Whoever looks after capture, before and after."""
@@ -659,7 +659,7 @@ class Recorder:
 
     def _lost(self, reason: str) -> None:
         """A buffer could not be read: one unseen time for all that fail for one reason."""
-        log.exception("buffer", "gpusense: a buffer of GPU records could not be read")
+        log.exception("buffer", "a buffer of GPU records could not be read")
         last, now = self.unseen[-1] if self.unseen else None, now_ns()
         if last is not None and last.reason == reason:
             self.unseen[-1] = last._replace(end_ns=now)
@@ -701,6 +701,7 @@ class Recorder:
     def _cycle(self, lazily: bool) -> None:
         self._look_after_capture()
         self._look_for_hang()
+        self._look_for_waits()
         self.clock.look()
         self.thread_names.look()
         if self.begun is not None and self.capture is not None and self.capture.running:
@@ -780,13 +781,35 @@ class Recorder:
             watch.note()
         log.once(
             "hang",
-            "gpusense: nothing has completed on the GPU for %g s although it has work; the session holds the last work "
+            "nothing has completed on the GPU for %g s although it has work; the session holds the last work "
             "of each stream and all Python stacks",
             watch.after_s,
         )
         self._keep_evidence()
         capture.flush(forced=True)  # brings the records of what runs, without an end
         self._keep_evidence()
+
+    def _look_for_waits(self) -> None:
+        """What the work of sources waits for in other processes."""
+        if not self.sources or not self._waits.due():
+            return
+        waits: list[Wait] = []
+        longer_ns = round(self._waits.after_s * 1e9)
+
+        def ask(source: Any) -> None:
+            if hasattr(source, "waits"):
+                waits.extend(source.waits(longer_ns))
+
+        self._of_sources(ask)
+        new, flight = self._waits.look(waits), self._flight
+        for found in new:
+            log.once(f"wait {found['text']}", "%s", found["text"])
+            if "run" in self.facts:
+                _say(found["text"])
+            if flight is not None:
+                flight.hangs(found["noticed_ns"], found["text"])
+        if new:
+            self._keep_evidence()
 
     def _keep_evidence(self) -> None:
         """Who sees a hang may kill the process: a file has to have it by then."""
@@ -848,7 +871,7 @@ class Recorder:
             found = write(path, what, taken, self, self._pause)
         except Exception as error:  # noqa: BLE001 - a full disk, mostly
             flight.done("", f"{error}")
-            log.once("dump", "gpusense: the flight recorder could not write: %s", error)
+            log.once("dump", "the flight recorder could not write: %s", error)
             return None
         flight.done(found)
         return found
@@ -870,12 +893,15 @@ class Recorder:
         return tuple(found)
 
     def status(self) -> dict[str, Any]:
-        if self.capture is None:
-            state, reason = "unavailable", self.absent
-            if self.block_times is not None:
-                state, reason = (BLOCKS, BLOCK_TIMES) if self.block_times.used else ("armed", NOT_USED)
-            return {"state": state, "reason": reason, **self._attribution(), **self._flight_status()}
-        return {**self.capture.status(), **self._attribution(), **self._flight_status()}
+        capture = self.capture
+        found = capture.status() if capture is not None else self._without_capture()
+        return {**found, **self._attribution(), **self._flight_status(), **self._without()}
+
+    def _without_capture(self) -> dict[str, Any]:
+        if self.block_times is None:
+            return {"state": "unavailable", "reason": self.absent}
+        state, reason = (BLOCKS, BLOCK_TIMES) if self.block_times.used else ("armed", NOT_USED)
+        return {"state": state, "reason": reason}
 
     def _flight_status(self) -> dict[str, Any]:
         flight = self._flight
@@ -980,24 +1006,30 @@ class Recorder:
             try:
                 self._guarded(action)
             except BaseException:  # noqa: BLE001 - the thread must live
-                log.exception("errand", "gpusense: what the program asked for has failed")
+                log.exception("errand", "flush, reset or the like failed inside gpusense")
             finally:
                 then()
 
         return errand
 
     def _flush_sources(self, timeout_s: float, last: bool = False) -> bool:
-        read = True
+        read: list[bool] = []
+
+        def flush(source: Any) -> None:
+            read.append((getattr(source, "end", source.flush) if last else source.flush)(timeout_s))
+
+        self._of_sources(flush)
+        return all(read)
+
+    def _of_sources(self, ask: Callable[[Any], None]) -> None:
         for source in self.sources:
             try:
-                flush = getattr(source, "end", source.flush) if last else source.flush
-                read = flush(timeout_s) and read
+                ask(source)
             except BaseException as error:  # noqa: PERF203 - a source never reaches the program
                 if is_the_programs(error) and not self.owner.on_own_thread():
                     raise
                 self.sources = tuple(known for known in self.sources if known is not source)
-                log.exception(f"source {source!r}", "gpusense: a source raised and was removed")
-        return read
+                log.exception(f"source {source!r}", "a source raised and was removed")
 
     def settle(self, block: Any, timeout_s: float) -> bool:
         """Everything launched inside ``block`` has finished and been read."""
@@ -1091,8 +1123,12 @@ class Recorder:
             "threads": self.thread_names.rows(),
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
-            **({"hang": self._hang.found} if self._hang is not None and self._hang.found else {}),
-            "sources": {**{source.name: source.status() for source in self.sources}, **self._manual()},
+            **self._hangs(),
+            "sources": {
+                **self._without(),
+                **{source.name: source.status() for source in self.sources},
+                **self._manual(),
+            },
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
@@ -1101,9 +1137,27 @@ class Recorder:
             },
         }
 
+    def _hangs(self) -> dict[str, Any]:
+        found = [*(self._hang.found if self._hang is not None else ()), *self._waits.found]
+        return {"hang": found} if found else {}
+
+    def _without(self) -> dict[str, Any]:
+        return {name: {"reason": why.reason, "hint": why.hint} for name, why in self.absent_sources.items()}
+
     def _manual(self) -> dict[str, Any]:
         ignored = self.owner.ignored()
         return {"manual": {"ignored": ignored}} if ignored else {}
+
+    def of_old(self) -> list[Record]:
+        """What sources tell of the time before a dump, and of what is under way."""
+        found: list[Record] = []
+
+        def ask(source: Any) -> None:
+            if hasattr(source, "last"):
+                found.extend(source.last())
+
+        self._of_sources(ask)
+        return found
 
     def samples(self) -> list[Any]:
         """Device metrics of this session so far, from the monitor that runs in this process."""
@@ -1173,15 +1227,12 @@ class Recorder:
             elif self.capture is not None:
                 self._add_unseen(UnseenInterval(now_ns(), None, "capture did not end in time as the program ended"))
         finally:
-            try:
-                self._lock.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._lock)
         self._end_ns = self._end_ns or now_ns()
         if deliver:
             self._dump_if_due(at_once=True)
         if deliver and not self.sinks.hand_out(SINK_WAIT_S):
-            log.once("close-sinks", "gpusense: a sink did not take the last records in time")
+            log.once("close-sinks", "a sink did not take the last records in time")
         self.sinks.give_up()
         self._close_store()
 
@@ -1190,7 +1241,9 @@ class Recorder:
         if self._end_ns is None:
             self.unread_at_end = max(1, len(self.events))
             self._end_ns = now_ns()
-            self._add_unseen(UnseenInterval(self._end_ns, None, "reading what was recorded was given up at the end"))
+            self._add_unseen(
+                UnseenInterval(self._end_ns, None, "reading what was recorded took too long and was given up")
+            )
         self._close_store()
 
     def _close_store(self) -> None:
@@ -1213,6 +1266,17 @@ class Recorder:
             self._flight.signal.forget_in_child()
             self._flight = None
         self.sources = ()
+
+
+def _say(text: str) -> None:
+    """One line for who looks at the terminal of a run while it hangs."""
+    stderr = sys.__stderr__
+    try:
+        if stderr is not None:
+            stderr.write(terminal(f"gpusense: {text}\n"))
+            stderr.flush()
+    except (OSError, ValueError):  # the program has closed it
+        pass
 
 
 def rank_and_world(environ: Any) -> tuple[int | None, int | None]:

@@ -156,4 +156,4 @@ class Sinks:
                 raise
             self.errors += 1
             self.remove(sink)
-            log.exception(f"sink {sink!r}", "gpusense: a sink raised and was removed")
+            log.exception(f"sink {sink!r}", "a sink raised and was removed")

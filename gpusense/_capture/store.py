@@ -41,6 +41,9 @@ class Known(Protocol):
     def samples(self) -> list[Any]:
         """Device samples so far."""
 
+    def of_old(self) -> list[Record]:
+        """What sources tell of the time before, and of what is under way."""
+
     def all_unseen(self) -> list[UnseenInterval]: ...
     def counters(self) -> Counters: ...
     def snapshot(self) -> "Session":

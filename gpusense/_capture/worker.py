@@ -122,7 +122,7 @@ class Worker:
             try:
                 action()
             except BaseException as error:
-                log.exception(f"errand {action!r}", "gpusense: ending the recording failed in part")
+                log.exception(f"errand {action!r}", "a part of ending the recording failed")
                 if not isinstance(error, Exception) and not self.is_current():  # the thread must live
                     raise
             finally:
@@ -150,7 +150,7 @@ class Worker:
             try:
                 self._recorder.tick(lazily=True)
             except BaseException:  # noqa: BLE001 - the thread must live
-                log.exception("tick", "gpusense: the recording thread failed once and goes on")
+                log.exception("tick", "the recording thread failed once and goes on")
             wait = self._recorder.pace(wait)
             self._watch()
             self._recorder.spent_s += monotonic() - began
@@ -161,7 +161,7 @@ class Worker:
                 done = watcher()
             except BaseException:  # noqa: BLE001 - the thread must live
                 done = True
-                log.exception(f"watcher {watcher!r}", "gpusense: a watcher raised and was removed")
+                log.exception(f"watcher {watcher!r}", "a check that runs beside the recording raised and was removed")
             if done:
                 self._watchers = tuple(known for known in self._watchers if known is not watcher)
 

@@ -286,3 +286,19 @@ def fill(newer: GpuMetrics, older: GpuMetrics, **changed: Any) -> GpuMetrics:
 
 def _is_same_memory(one: Memory, other: Memory) -> bool:
     return one[_UNIFIED] is None or other[_UNIFIED] is None or one[_UNIFIED] == other[_UNIFIED]
+
+
+class CollectiveTotals(NamedTuple):
+    """The calls of one function of NCCL in one communicator, as one rank in this process has seen them so far."""
+
+    name: str  # NCCL's name of the function: "AllReduce", "Send", …
+    communicator: str | None  # NCCL's number of it, 16 digits of hexadecimal
+    communicator_name: str | None = None
+    rank: int | None = None  # in the communicator
+    ranks: int | None = None
+    calls: int = 0  # that have ended, or of whose end NCCL tells nothing
+    bytes: int | None = None  # of all calls, as NCCL's tests count; None: the size of none is known
+    timed: int = 0  # calls whose time is known
+    time_ns: int = 0  # of those on the device, all together; waiting for other ranks is part of it
+    bus_bandwidth: float | None = None  # bytes a second as NCCL's tests define it, over the last ten seconds or more
+    waiting_ns: int | None = None  # for how long by now the device has been in the oldest that has not ended

@@ -49,6 +49,15 @@ class ActivitySource(Protocol):
 OnRecords = Callable[[list[Any]], Any]
 
 
+class Wait(NamedTuple):
+    """Work on a device that goes on only once another process has come, or this process's part in such a wait."""
+
+    key: Any  # the same for as long as it is the same wait
+    since_ns: int  # wall clock
+    text: str  # who waits, in what, for how long, and for whom as far as that is known; without a full stop
+    facts: dict[str, Any]  # the same for programs, as a JSON object
+
+
 class RecordSource(Protocol):
     """Gives finished records of work that it times itself: passes of a graphics API, jobs of a queue, lines of a file.
 
@@ -56,7 +65,9 @@ class RecordSource(Protocol):
     nanoseconds (``time.time_ns()``) and may come late and in any order, from any thread. Everything here may be called
     on any thread, also on gpusense's own, and at any moment of the program's; nothing may hold a lock meanwhile that
     ``on_records`` is called under. One that can tell of unfinished work has ``end(timeout_s)``, too: the last flush,
-    which hands on what is known of that.
+    which hands on what is known of that. One whose work waits for other processes has ``waits(longer_ns)``: each
+    :class:`Wait` that has lasted so long, asked for about once a second on gpusense's thread. ``last()`` gives what
+    is to be in a dump of the flight recorder however old it is: records that were handed on, and of unfinished work.
     """
 
     @property

@@ -236,6 +236,13 @@ class GpuCollective(NamedTuple):
 OF_PARTS = ("AllGather", "ReduceScatter", "AllToAll", "Gather", "Scatter")
 
 
+def bus_factor(function: str, ranks: int) -> float:
+    """Bus bandwidth by algorithm bandwidth, as NCCL's tests define it (doc/PERFORMANCE.md)."""
+    if function == "AllReduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if function in OF_PARTS else 1.0
+
+
 class GpuAllocation(NamedTuple):
     """One allocation or release of device-visible memory (an instant)."""
 
@@ -313,8 +320,12 @@ class ComputeBlock(NamedTuple):
         return self.elements * 1e9 / duration if self.elements is not None and duration > 0 else None
 
 
+#: Attribute of a block that had not ended when recording did; its end is that of the recording.
+OPEN_AT_END = "gpusense.open_at_end"
+
+
 class BlockRecord(NamedTuple):
-    """One finished ``trace()`` block."""
+    """One finished ``trace()`` block; see :data:`OPEN_AT_END` for one that was not."""
 
     name: str
     block_id: int

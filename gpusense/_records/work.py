@@ -7,6 +7,8 @@ occupied a device or made the host wait for it has a row here, however short it 
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress, pairwise
+from operator import ne
 from typing import Any, NamedTuple
 
 from . import lanes
@@ -233,16 +235,24 @@ class WorkTable:
             column: array[int] = getattr(self, name)
             column[part.start : part.stop] = array(code, map(column.__getitem__, rows))
 
-    def inside(self, wanted: Callable[[Path], bool]) -> "WorkTable":
-        """The rows whose path is ``wanted``."""
-        those = [wanted(path) for path in self.paths]
-        return self._picked([row for row, path in enumerate(self.path) if those[path]])
+    def divided(self, group: Callable[[Path], int | None]) -> "dict[int, WorkTable]":
+        """A table for each group of paths, with its rows in their order, and no kind or path that it does not use."""
+        groups = [group(path) for path in self.paths]
+        of_row = [groups[path] for path in self.path]
+        pieces: dict[int, list[tuple[int, int]]] = {}
+        changes = compress(range(1, len(of_row)), map(ne, of_row, of_row[1:]))
+        for first, last in pairwise((0, *changes, len(of_row))):  # a merged session has the rows of a process together
+            if first < last and (mine := of_row[first]) is not None:
+                pieces.setdefault(mine, []).append((first, last))
+        return {mine: self._picked(parts) for mine, parts in pieces.items()}
 
-    def _picked(self, rows: Sequence[int]) -> "WorkTable":
+    def _picked(self, pieces: Sequence[tuple[int, int]]) -> "WorkTable":
         made = self.empty()
-        for name, code in COLUMNS:
+        for name, _ in COLUMNS:
             column: array[int] = getattr(self, name)
-            setattr(made, name, array(code, map(column.__getitem__, rows)))
+            found = lanes.joined(column, pieces)
+            setattr(made, name, found[:] if found is column else found)
+        made.tidy(())
         return made
 
     def empty(self) -> "WorkTable":

@@ -53,4 +53,4 @@ class _After:
         try:
             self._ready()
         except Exception:  # noqa: BLE001 - never into the program's import
-            log.exception(f"after import {module.__name__}", "gpusense: %s could not be instrumented", module.__name__)
+            log.exception(f"after import {module.__name__}", "%s could not be instrumented", module.__name__)

@@ -44,7 +44,7 @@ def exception(key: str, message: str, *args: object) -> None:
 
 def _say(level: str, message: str, args: tuple[object, ...], exc_info: bool = False) -> None:
     try:
-        getattr(_logger(), level)(message, *args, exc_info=exc_info)
+        getattr(_logger(), level)(f"gpusense: {message}", *args, exc_info=exc_info)
     except Exception as error:
         if is_the_programs(error):
             raise

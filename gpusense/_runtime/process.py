@@ -1,5 +1,5 @@
-"""Fork, exit, SIGTERM, questions that may never be answered, and what a descriptor stands for: what concerns the whole
-process.
+"""Fork, exit, signals that end it, questions that may never be answered, and what a descriptor stands for: what
+concerns the whole process.
 
 Hooks hold their owners weakly. In a forked child no lock is taken that the parent may have held: owners get
 ``after_fork_in_child`` and replace what they have. A thread that cannot be started (the interpreter is shutting down)
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from . import threads
 
 _Answer = TypeVar("_Answer")
-_SIGTERM_WAIT_S = 5.0
+_END_WAIT_S = 5.0  # for what is done before a signal or os._exit ends the process
 PATIENCE_S = 5.0  # with a driver: one that hangs never returns
 
 _owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -78,27 +78,47 @@ def _quietly(action: Callable[[], None]) -> None:
     except Exception:  # noqa: BLE001 - never into the host's exit or fork
         from . import log
 
-        log.exception("process-hook", "gpusense: a fork or exit hook failed")
+        log.exception("process-hook", "what gpusense does at a fork or exit failed")
 
 
-def end_on_sigterm(end: Callable[[], None]) -> None:
-    """Where nobody handles SIGTERM, it still ends the process as that signal does, but ``end()`` comes first. Only from
-    the main thread, and not in a forked child."""
+def end_on_signals(end: Callable[[], None]) -> None:
+    """Where nobody handles SIGTERM or SIGHUP, it still ends the process as that signal does, but ``end()`` comes first.
+    Only from the main thread, and not in a forked child."""
     import signal
 
-    if not threads.is_main() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    if not threads.is_main() or not numbers:
         return
 
     def handle(number: int, _frame: object) -> None:
-        # Not here: the main thread may hold a lock that ending needs, and it is this handler that interrupts it.
-        ender = threads.start(end, "gpusense-end")
-        if ender is not None:
-            ender.join(_SIGTERM_WAIT_S)
+        _end_in_time(end)
         end_by(number)
 
-    signal.signal(signal.SIGTERM, handle)
+    for number in numbers:
+        signal.signal(number, handle)
     if hasattr(os, "register_at_fork"):
-        _keep_from_children(handle)
+        _keep_from_children(handle, numbers)
+
+
+def end_on_os_exit(end: Callable[[int], None]) -> None:
+    """``os._exit(status)`` by Python code still ends this process at once, but ``end(status)`` comes first. Forked
+    children leave as they did."""
+    theirs, pid = os._exit, os.getpid()
+
+    def leave(status: int) -> None:
+        if os.getpid() == pid and isinstance(status, int):
+            _end_in_time(lambda: end(status))
+        theirs(status)
+
+    os._exit = leave  # type: ignore[assignment]
+
+
+def _end_in_time(end: Callable[[], None]) -> None:
+    """Not here: this thread may hold a lock that ending needs, since whoever asks may have interrupted anything."""
+    ender = threads.start(end, "gpusense-end")
+    if ender is not None:
+        ender.join(_END_WAIT_S)
 
 
 def end_by(number: int) -> None:
@@ -110,14 +130,14 @@ def end_by(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _keep_from_children(handler: Any) -> None:
-    """Gives forked children the default back; blocked meanwhile, so that no SIGTERM falls between the two unheard."""
+def _keep_from_children(handler: Any, numbers: list[Any]) -> None:
+    """Gives forked children the default back; blocked meanwhile, so that no signal falls between the two unheard."""
     import signal
 
     masks: dict[int, Any] = {}
 
     def before() -> None:
-        masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
     def after() -> None:
         mask = masks.pop(get_ident(), None)
@@ -125,8 +145,9 @@ def _keep_from_children(handler: Any) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def after_in_child() -> None:
-        if signal.getsignal(signal.SIGTERM) is handler:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in numbers:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
         after()
 
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_child)

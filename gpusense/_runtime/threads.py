@@ -50,10 +50,18 @@ def rlock() -> Any:
     """A lock of the system that its owner may take again, as a signal handler in the middle of its work does.
 
     It is the interpreter's own: in ``with`` no interrupt comes between taking it and being sure to give it back, as one
-    may in functions of ours. Taken with a timeout it is given back in ``finally`` also by who may not have got it, by
-    ``release()``, which raises RuntimeError then.
+    may in functions of ours. Taken with a timeout, within ``try``, it is given back in ``finally`` by
+    :func:`give_back`.
     """
     return native("RLock")()
+
+
+def give_back(lock: Any) -> None:
+    """Releases the ``lock`` that :func:`rlock` made, if the calling thread has got it."""
+    try:
+        lock.release()
+    except RuntimeError:  # not got in time
+        pass
 
 
 def mine(lock: Any) -> bool:

@@ -11,6 +11,7 @@ block has its end all the same. So the end is left in the queue once, by this ru
 item being left there is no call, and whoever finds ``end_ns`` None after an exception leaves it again.
 """
 
+from collections import deque
 from collections.abc import Callable
 from time import time_ns
 from typing import Any
@@ -43,6 +44,7 @@ from .._attribution.open_blocks import (
     running,
 )
 from .._capture.recorder import Recorder
+from .._records.records import OPEN_AT_END
 from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
@@ -341,6 +343,23 @@ class Blocks:
                 attributes, block.error,
             ))  # fmt: skip
 
+    def end_open(self) -> int:
+        """How many blocks that the program has are open still: each is recorded as ended now, and says so. No block of
+        this tracer is recorded from here on."""
+        events, self._append = self.recorder.events, deque[Any](maxlen=0).append
+        end, count = time_ns(), 0
+        for found in self.watched.copy().values():
+            block = found()
+            if block is not None and block.recorded and block.end_ns is None:
+                own = None if block.attributes is None else _owned(block.attributes)
+                attributes = {**(own or {}), OPEN_AT_END: True}
+                events.append((
+                    CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
+                    max(end, block.start_ns), block.thread, attributes, block.error,
+                ))  # fmt: skip
+                count += 1
+        return count
+
     def _has_room(self) -> bool:
         self._crowded = len(self.recorder.events) > MAX_WAITING
         if self._crowded:
@@ -566,7 +585,7 @@ class Blocks:
                 if is_the_programs(error):
                     raise
                 self.remove_block_listener(listener)
-                log.exception(f"listener {listener!r}", "gpusense: a block listener raised and was removed")
+                log.exception(f"listener {listener!r}", "a block listener raised and was removed")
 
 
 def _failed_in_us(error: BaseException) -> bool:
@@ -611,5 +630,5 @@ def _owned(attributes: Any) -> dict[Any, Any] | None:
     except Exception as error:
         if is_the_programs(error):
             raise
-        log.once("attributes", "gpusense: attributes of a block are left out: %s: %s", type(error).__name__, error)
+        log.once("attributes", "attributes of a block are left out: %s: %s", type(error).__name__, error)
         return None

@@ -105,7 +105,7 @@ class Copies:
             except Exception as error:  # noqa: PERF203 - another copy, maybe of another version
                 if is_the_programs(error):
                     raise
-                log.exception(f"look {look!r}", "gpusense: another copy of gpusense could not be told who records")
+                log.exception(f"look {look!r}", "another copy of gpusense could not be told which copy records")
 
 
 def _place(receiver: Receiver) -> tuple[int, bool]:

@@ -157,7 +157,7 @@ class ManualRecords:
         self.ignored_records += 1
         if key in self._ignored_for or len(self._ignored_for) < _REASONS:
             self._ignored_for.setdefault(key, [reason, 0])[1] += 1
-        log.once(key, "gpusense: a record is ignored: %s", reason)
+        log.once(key, "a record is ignored: %s", reason)
 
     def _reasons(self) -> dict[str, int]:
         """How many records were ignored, by what was wrong with the first of their kind."""

@@ -6,7 +6,6 @@ import. As CUDA starts, it has :func:`script` run (``backends/cupti/injection``)
 """
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -151,7 +150,7 @@ def cuda_starts(begin: Callable[[], None]) -> None:
         try:
             begin()
         except Exception:  # noqa: BLE001 - never into the program
-            log.exception("cuda-starts", "gpusense: capture could not begin as CUDA did")
+            log.exception("cuda-starts", "capture could not begin as CUDA did")
         finally:
             done.set()
 
@@ -164,26 +163,20 @@ def begun(run: Run, tracer: Any) -> None:
     """``tracer`` records this process of ``run`` from now on, and to its end, however that comes."""
     tracer.recorder.facts["run"] = run.about
     tracer.recorder.store.note(tracer.recorder)
-    _end_on_sigterm(tracer)
-    _end_before_multiprocessing(tracer)
+    _end_on_signals(tracer)
+    # Programs leave by it to be spared their libraries' exit, and workers of multiprocessing where they were forked.
+    process.end_on_os_exit(lambda _: tracer.close())
     if run.watcher:
         from importlib import import_module
 
         import_module(run.watcher).watch(tracer)
 
 
-def _end_on_sigterm(tracer: Any) -> None:
-    """Pools end their workers by it."""
+def _end_on_signals(tracer: Any) -> None:
+    """Pools end their workers by SIGTERM."""
     if threads.is_main():
-        process.end_on_sigterm(tracer.close)
+        process.end_on_signals(tracer.close)
         return
     from .._capi import main_thread
 
-    main_thread.later(lambda: process.end_on_sigterm(tracer.close))
-
-
-def _end_before_multiprocessing(tracer: Any) -> None:
-    """Its workers leave by ``os._exit`` where they were forked, and run only what is registered with it."""
-    util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None and sys.modules["multiprocessing.process"].parent_process() is not None:
-        util.Finalize(None, tracer.close, exitpriority=0)
+    main_thread.later(lambda: process.end_on_signals(tracer.close))

@@ -80,7 +80,7 @@ class Control:
             except Exception as error:
                 if is_the_programs(error) or wants_room(error):
                     raise
-                log.exception("resolve", "gpusense: nothing is recorded")
+                log.exception("resolve", "it could not start, and nothing is recorded")
                 made = self._idle(f"gpusense could not start: {type(error).__name__}: {error}", Settings())
         self._meet(made)
         then, self._then = self._then, None
@@ -176,7 +176,7 @@ class Control:
             except Exception as error:  # noqa: PERF203 - the tracer works without
                 if is_the_programs(error):
                     raise
-                log.exception(f"follower {follower!r}", "gpusense: a new tracer could not be followed")
+                log.exception(f"follower {follower!r}", "an integration could not follow a change of the tracer")
         return tracer
 
     def _hand_sinks(self, tracer: Any) -> None:
@@ -189,7 +189,7 @@ class Control:
         """The settings in force, environment first."""
         resolved = self._layers.resolve()
         for problem in self._layers.problems:
-            log.once(problem, "gpusense: %s", problem)
+            log.once(problem, "%s", problem)
         return resolved
 
     def configure(

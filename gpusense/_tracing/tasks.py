@@ -148,7 +148,7 @@ class TaskSwitches:
             except Exception as error:
                 if is_the_programs(error):
                     raise
-                log.exception("step", "gpusense: a step of a task could not be followed")
+                log.exception("step", "a step of an asyncio or trio task could not be followed")
             try:
                 result = original(self)
             except BaseException:  # the loop ends
@@ -251,7 +251,7 @@ def _guarded(action: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if is_the_programs(error):
                 raise
-            log.exception("step", "gpusense: a step of a task could not be followed")
+            log.exception("step", "a step of an asyncio or trio task could not be followed")
             return None
 
     return guarded

@@ -1,7 +1,6 @@
 """The live tracer: what the program calls. What runs at a boundary is in ``block``, its thread in ``_capture``."""
 
 import sys
-from collections import deque
 from collections.abc import Callable
 from os import fspath
 from typing import TYPE_CHECKING, Any
@@ -258,7 +257,7 @@ class Tracer(Blocks, ManualRecords, Results):
     def reconfigure(self, settings: Settings) -> None:
         """Goes on under other settings; what was recorded stays."""
         if settings.kernels != self.config.kernels:
-            log.once("kernels", "gpusense: kernels=%r has no effect: recording has begun", settings.kernels)
+            log.once("kernels", "kernels=%r has no effect: recording has begun", settings.kernels)
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()
@@ -285,14 +284,19 @@ class Tracer(Blocks, ManualRecords, Results):
         if self._control is not None:
             self._control.ends(self)
         self._end_tasks()
-        if not worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S):
-            log.once("close", "gpusense: CUPTI or a source did not answer in time while capture ended")
+        in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
+        count = self.end_open()
+        if count:
+            from ..session._unrecorded import open_at_end
+
+            recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(count)]
+        if not in_time:
+            log.once("close", "CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
         elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
-            log.once("close-results", "gpusense: the last records were not read in time")
+            log.once("close-results", "the last records were not read in time")
             recorder.give_up_end()
         end_frames()
-        self._append = deque[Any](maxlen=0).append  # blocks of threads that still run end into nothing
         worker.end()
 
     def before_fork(self) -> None:

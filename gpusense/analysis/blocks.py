@@ -115,7 +115,7 @@ class BlockNode:
             path=self.path,
             passes=passes.count if passes else 0,
             total_ns=total,
-            own_ns=None if total is None else max(0, total - self.inside_ns),
+            own_ns=None if total is None else self.own_ns,
             avg_ns=passes.avg_ns if passes else None,
             min_ns=passes.min_ns if passes else None,
             max_ns=passes.max_ns if passes else None,
@@ -144,6 +144,11 @@ class BlockNode:
     def wall_ns(self) -> int:
         """Of all finished passes."""
         return sum(self.lengths) + sum(row.total_ns for row in self.counted)
+
+    @property
+    def own_ns(self) -> int:
+        """The same without the blocks inside."""
+        return max(0, self.wall_ns - self.inside_ns)
 
     @property
     def passes(self) -> int:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from .._records.records import OF_PARTS, GpuCollective
+from .._records.records import GpuCollective, bus_factor
 from .anomalies import median
 
 #: Functions that end at about the same time on all ranks, since each needs something of every other: what clocks are
@@ -181,13 +181,6 @@ def table(processes: Sequence[Iterable[GpuCollective]], told: Collectives | None
             )
         )
     return sorted(found, key=lambda row: -(row.typical_ns or 0) * row.calls)
-
-
-def bus_factor(function: str, ranks: int) -> float:
-    """Bus bandwidth by algorithm bandwidth, as NCCL's tests define it (doc/PERFORMANCE.md)."""
-    if function == "AllReduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if function in OF_PARTS else 1.0
 
 
 def _keyed(records: Iterable[GpuCollective]) -> Iterable[tuple[Key, GpuCollective]]:

@@ -402,7 +402,9 @@ def _usual(node: BlockNode) -> float:
 
 
 def _wall(run: Session) -> int | None:
-    return run.duration_ns
+    """Of the program, as every report gives it, and not of the process around it."""
+    whole = window(run)
+    return whole[1] - whole[0] if whole else None
 
 
 def _busy(run: Session) -> int | None:

@@ -11,7 +11,7 @@ from .._runtime.text import printable
 from ..session import Session
 from .anomalies import Anomaly, anomalies
 from .blocks import BlockNode, block_tree
-from .busy import DeviceKey, DeviceTime, device_times, sweeps, unseen, window
+from .busy import DeviceKey, DeviceTime, device_order, device_times, sweeps, unseen, window
 from .calls import Calls, calls
 from .coverage import Coverage, coverage
 from .idle import DeviceIdle, handed_over, hosts_of, idle
@@ -20,6 +20,7 @@ from .launch import LaunchProfile, launches
 from .operation import DEVICE_KINDS, Operation, operations
 from .overlap import Overlap, overlap
 from .phases import FirstCall, WarmUp, first_calls, warm_ups
+from .processes import apart
 from .program import Program, programs
 from .sweep import Sweep
 from .transfers import TransferGroup, transfers
@@ -40,6 +41,7 @@ class Finding(NamedTuple):
     where: str = ""  # the block, the line or the kernels that it is about
     share: float | None = None  # of the phase, 0…1; of what ``saving_ns`` could save
     step_ns: int | None = None  # of ``saving_ns`` in each step; None where there are no steps
+    device: str = ""  # that it is about: "GPU 0", of a merged session "rank 1 · GPU 0"; "" where it is about all
 
     def __str__(self) -> str:
         """The title, what it rests on, and what to try, a line each."""
@@ -74,8 +76,9 @@ class Findings(tuple[Finding, ...]):
 class Facts:
     """A session and what was computed from it so far, each result on first use."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, session: Session, roots: "list[str] | None" = None) -> None:
+        """``roots``: of the processes whose facts these are, where others are of the same merged session."""
+        self.session, self._roots = session, roots
 
     @cached_property
     def window_ns(self) -> int:
@@ -89,13 +92,24 @@ class Facts:
         return self.session.work.ordered()
 
     @cached_property
+    def _parts(self) -> "list[Facts]":
+        """Of a merged session those of each of its processes, as far as they shared no device; of others itself."""
+        parts = apart(self.session) if self._roots is None else []
+        return [Facts(session, roots) for roots, session in parts] if len(parts) > 1 else [self]
+
+    @cached_property
     def programs(self) -> list[Program]:
         """One a process, each divided into phases."""
-        return programs(self.session, self.work)
+        if self._parts != [self]:
+            return [program for part in self._parts for program in part.programs]
+        return programs(self.session, self.work, self._roots)
 
     @cached_property
     def walks(self) -> dict[DeviceKey, Sweep]:
-        """Each device's work, divided at the edges of all phases."""
+        """Each device's work, divided at the edges of all phases. Rows are those of the work of its views."""
+        if self._parts != [self]:
+            found = {key: walk for part in self._parts for key, walk in part.walks.items()}
+            return {key: found[key] for key in sorted(found, key=device_order)}
         edges = {edge for one in self.programs for phase in one.phases for edge in (phase.start_ns, phase.end_ns)}
         return sweeps(self.session, self.work, edges)
 
@@ -115,6 +129,10 @@ class Facts:
     @cached_property
     def views(self) -> list[View]:
         """Each device in the phase in which time can be saved, busiest first. Of a merged session one a process."""
+        found = self._own_views() if self._parts == [self] else [view for part in self._parts for view in part.views]
+        return sorted((view for view in found if view.rows), key=lambda view: -view.parts.busy)
+
+    def _own_views(self) -> list[View]:
         host, session = hosts_of(self.session), self.session
         holes = [(hole.start_ns, hole.end_ns) for hole in self.work.holes]
         handed = handed_over(session)
@@ -122,7 +140,7 @@ class Facts:
         for record in session.allocations:
             if waits_for_device(record):
                 moments.setdefault(record.device, []).append(record.start_ns)
-        found = [
+        return [
             View(
                 *(
                     program,
@@ -138,18 +156,14 @@ class Facts:
             for program in self.programs
             for key, walk in self.walks.items()
         ]
-        return sorted((view for view in found if view.rows), key=lambda view: -view.parts.busy)
 
     @property
     def feeding(self) -> list[View]:
         """Of each process the device that works most: another one may stand empty because it waits for that one."""
-        seen: list[Program] = []
-        found = []
+        first: dict[int, View] = {}
         for view in self.views:
-            if view.program not in seen:
-                seen.append(view.program)
-                found.append(view)
-        return found
+            first.setdefault(id(view.program), view)
+        return list(first.values())
 
     @cached_property
     def blocks(self) -> BlockNode:

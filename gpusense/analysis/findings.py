@@ -8,7 +8,7 @@ from . import rules_data, rules_device, rules_host
 from .facts import Facts, Finding
 
 #: What makes other findings worthless comes first whatever it could save.
-_FIRST = ("hang", "nothing_seen", "capture_off", "damaged", "block_times")
+_FIRST = ("hang", "waited", "nothing_seen", "capture_off", "damaged", "block_times")
 #: What is worth knowing and nothing to act on comes last.
 _LAST = ("copies_only", "nothing_to_gain")
 #: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.

@@ -14,6 +14,7 @@ from .._records.records import BlockRecord, Path
 from .._records.work import WorkTable
 from ..session import Session
 from .busy import window
+from .processes import processes_of
 from .rows import Rows, marked, sums
 from .steps import LEAST, Loop, find_loop, looked_at, steady
 
@@ -361,7 +362,11 @@ def _steps(loop: Loop, name: str, least: int = LEAST) -> Steps | None:
     )
 
 
-def programs(session: Session, work: WorkTable) -> list[Program]:
-    """One a process of the session. ``work``: its, in the order of starts."""
-    roots = [one.get("root") for one in session.meta.get("processes") or () if isinstance(one, dict)]
-    return [Program(session, work, root) for root in roots] if len(roots) > 1 else [Program(session, work)]
+def programs(session: Session, work: WorkTable, roots: "list[str] | None" = None) -> list[Program]:
+    """One a process of the session. ``work``: its, in the order of starts; ``roots``: of the processes it has rows of,
+    where it is a part of a merged session."""
+    if roots is None:
+        roots = [one["root"] for one in processes_of(session)]
+        if len(roots) < 2:
+            return [Program(session, work)]
+    return [Program(session, work, root) for root in roots]

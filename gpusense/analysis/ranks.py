@@ -2,10 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .._records.records import GpuCollective, GpuKernel, Path
+from .._records.records import GpuCollective, GpuKernel
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from ..session import Session
 from .anomalies import median
@@ -13,6 +12,7 @@ from .busy import sweeps, window
 from .collectives import Missing, Row, join, table
 from .facts import Finding
 from .families import is_collective
+from .processes import divided, processes_of
 
 
 class RankTime(NamedTuple):
@@ -97,12 +97,6 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
     )
 
 
-def processes_of(session: Session) -> list[dict[str, Any]]:
-    """The processes of a merged session, as ``meta["processes"]`` lists them; empty for a session of one."""
-    listed = session.meta.get("processes")
-    return [one for one in listed or () if isinstance(one, dict) and isinstance(one.get("root"), str)]
-
-
 def split(session: Session) -> list[Session]:
     """One session a process of a merged session, for :func:`ranks`; itself alone if it is of one.
 
@@ -114,28 +108,10 @@ def split(session: Session) -> list[Session]:
     numbers = [one.get("rank") for one in listed]
     if None in numbers or len(set(numbers)) < len(numbers):
         numbers = list(range(len(listed)))
-    roots = {one["root"]: at for at, one in enumerate(listed)}
-    parts = [
-        Session(
-            meta={**session.meta, **one, "rank": number, "processes": []},
-            devices=session.devices,
-            work=session.work.inside(partial(_begins_with, one["root"])),
-        )
-        for one, number in zip(listed, numbers, strict=True)
-    ]
-    for record in session.records:
-        at = roots.get(record.path[0]) if record.path else None
-        if at is not None:
-            parts[at].records.append(record)
-    for row in session.aggregates:
-        at = roots.get(row.path[0]) if row.path else None
-        if at is not None:
-            parts[at].aggregates.append(row)
+    parts = divided(session, {one["root"]: at for at, one in enumerate(listed)})
+    for part, one, number in zip(parts, listed, numbers, strict=True):
+        part.meta = {**session.meta, **one, "rank": number, "processes": []}
     return parts
-
-
-def _begins_with(root: str, path: Path) -> bool:
-    return path[:1] == (root,)
 
 
 def ranks_of(session: Session) -> Ranks | None:

@@ -6,10 +6,11 @@ from typing import Any
 from .._records.records import BUDGET, NO_GPU, NOT_USED
 from .._runtime.text import count_text, one_line, percent_text, sentence, time_text
 from ..session import Session
+from ..session._builder import ENDED_EARLY
 from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import processes_of
+from .processes import processes_of
 from .unwritten import (
     absent_text,
     ignored,
@@ -126,6 +127,10 @@ _ADVICE = {
     "budget": "Allow more overhead, or record fewer kinds, if you need more of the run.",
     "profiler": "Run one profiler at a time; `gpusense doctor` names what it finds in the way.",
     "leaves out": "Change that setting.",
+    "No space": "Free space on that disk, or give -o a place on another one.",
+    "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
+    "quota": "Free space within your quota, or give -o a place on another disk.",
+    "closed its descriptor": "Leave descriptors alone that the program has not opened, or record with --live.",
     "killed": "Let the program end, or end it with SIGTERM: then the file is complete.",
 }
 _OF_THE_TOOL = (
@@ -164,8 +169,18 @@ def _losses(session: Session) -> list[str]:
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Nothing completed although the device had work."""
+    """Nothing completed although the device had work, or it waited to the end for another process."""
     for found in facts.session.meta.get("hang") or ():
+        if text := found.get("text"):
+            if not found.get("ended_ns"):
+                yield Finding(
+                    "waited",
+                    sentence(one_line(str(text), 400)),
+                    ("So it was to the end of what was recorded.",),
+                    "Read under Hang in the full report where the Python threads of both ranks were.",
+                    "high",
+                )
+            continue
         running = [
             f"Running on device {row['device']}, stream {row['stream']}: {row['running']['name']}."
             for row in found["streams"]
@@ -235,7 +250,8 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
         )
         if count
     ]
-    evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]
+    if not any(ENDED_EARLY in str(text) for text in facts.session.meta.get("damage") or ()):
+        evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]
     lost = counters.dropped + counters.invalid
     if not evidence or not facts.device_operations:
         return
@@ -289,15 +305,25 @@ def left_out(facts: Facts) -> Iterator[Finding]:
 
 
 def damaged(facts: Facts) -> Iterator[Finding]:
-    """Parts of the session file that could not be read."""
-    sentences = facts.session.meta.get("damage") or ()
-    if sentences:
-        rest = "what was readable is shown" if facts.device_operations else "what was readable holds no GPU work"
+    """Parts of the session file that were not written, or could not be read."""
+    sentences = [one_line(str(text), 200) for text in facts.session.meta.get("damage") or ()]
+    unread = [text for text in sentences if ENDED_EARLY not in text]
+    early = [text for text in sentences if ENDED_EARLY in text]
+    rest = "what was readable is shown" if facts.device_operations else "what was readable holds no GPU work"
+    if early:
         yield Finding(
             "damaged",
-            f"The session file is damaged in {count_text(len(sentences), 'place')}: {rest}.",
+            sentence(f"{early[0]}; what came before is shown"),
+            tuple(map(sentence, (*early[1:], *(f"not written: {lost}" for lost in unwritten(facts.session))))),
+            _advice(early, "Look after the disk, or give -o a place on another one."),
+            "high",
+        )
+    if unread:
+        yield Finding(
+            "damaged",
+            f"The session file is damaged in {count_text(len(unread), 'place')}: {rest}.",
             (
-                *(sentence(one_line(str(text), 200)) for text in sentences[:10]),
+                *map(sentence, unread[:10]),
                 "A program that was killed leaves only its last part missing.",
             ),
             "Copy the file again, or record the run again.",

@@ -16,7 +16,8 @@ from . import rules_counters
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS, WAYS
-from .ranks import processes_of, rank_findings, ranks_of
+from .processes import processes_of
+from .ranks import rank_findings, ranks_of
 from .rows import Rows, marked
 from .rules_counters import ELEMENTWISE, MUCH, kernels_text, shares_of
 from .rules_host import finding
@@ -473,8 +474,11 @@ def _why_serial(view: View, streams: "dict[int | None, int]") -> list[str]:
 
 def imbalance(facts: Facts) -> Iterator[Finding]:
     """Devices of one process of which one has most of the work."""
-    for program in facts.programs:
-        views = [view for view in facts.views if view.program is program and view.key[0] == "cuda"]
+    found: dict[int, list[View]] = {}
+    for view in facts.views:
+        if view.key[0] == "cuda":
+            found.setdefault(id(view.program), []).append(view)
+    for views in found.values():
         if len(views) < 2:
             continue
         busy = [view.parts.kernel for view in views]
@@ -502,10 +506,11 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
 def shared_device(facts: Facts) -> Iterator[Finding]:
     """Another process on the same device, by the monitor's samples, and kernels that take turns with its own."""
     mine = {facts.session.meta.get("pid"), *(one.get("pid") for one in processes_of(facts.session))}
-    for view in facts.feeding:
+    cards = sampled(facts.session)
+    for view in facts.feeding if cards else ():
         samples = [
             one
-            for card in sampled(facts.session)
+            for card in cards
             if card.number is not None and card.number == view.device
             for one in card.samples
             if any(low <= one.time_ns < high for low, high in view.spans)
@@ -589,7 +594,7 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
                 ),
             ),
             fix,
-            "high",
+            view.confidence(),
             phase=view.name,
             share=0.0,
             where=view.label(top[0][0]) if top else "",

@@ -41,8 +41,10 @@ def finding(
         "phase": view.name,
         "share": view.share(saving),
         "step_ns": None if per_step is None else round(per_step),
+        "device": view.called,
         **more,
     }
+    values["confidence"] = view.confidence(str(values["confidence"]))
     return Finding(kind, title, tuple(evidence), fix, **values)  # type: ignore[arg-type]
 
 
@@ -480,12 +482,13 @@ def interludes(facts: Facts) -> Iterator[Finding]:
             ),
             "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
             "it less often.",
-            "high",
+            view.confidence(),
             round(lost),
             phase=STEADY,
             where=f"every {every} steps" if every else "between steps",
             share=lost / found.whole,
             step_ns=round(lost / steps.number),
+            device=view.called,
         )
 
 
@@ -617,6 +620,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
             unusual if unusual > 0 else None,
             phase=START_UP,
             share=spent / (high - low),
+            device=view.called,
         )
 
 

@@ -63,12 +63,13 @@ class TraceSummary(NamedTuple):
     @classmethod
     def of(cls, session: Session) -> "TraceSummary":
         """Statistics of blocks and totals of a session."""
-        root = session.once(Facts).blocks
+        facts = session.once(Facts)
+        root = facts.blocks
         times, seen = root.times, root.gpu_seen
         rows = sorted(session.once(block_operations), key=lambda row: -row.total_ns)
         return cls(
             operations=tuple(rows),
-            wall_ns=session.duration_ns,
+            wall_ns=facts.window_ns if session.duration_ns is not None else None,
             gpu_busy_ns=sum(row.busy_ns for row in session.busy) if seen else None,
             gpu_ns=times.kernel_ns,
             transfer_ns=times.transfer_ns,

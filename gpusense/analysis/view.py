@@ -34,6 +34,8 @@ WORTH = 0.05
 ALLOCATION_NS = 3_000_000
 
 _EVER = 1 << 62  # nanoseconds
+#: Pieces of work, or steps, from which a conclusion is worth more than a guess, and from which it may be sure.
+_EVIDENCE = ((10, 3), (100, 10))
 #: So much of what the device waits for the host must lie in a few steps to call it a stall.
 _IN_FEW = 0.6
 #: The first algorithms that are tried out, which load what they need, run so long before the waits that show trials.
@@ -94,6 +96,18 @@ class View:
         self.spans = program.spans(self.name)
         self._off = intersect(self.spans, off)
         self._unknown = off
+
+    def confidence(self, most: str = "high") -> str:
+        """How sure a conclusion about this phase can be, at most ``most``: what was seen a few times may be chance."""
+        steps = self.steps.number if self.steps is not None else 0
+        enough = sum(len(self.rows) >= pieces or steps >= passes for pieces, passes in _EVIDENCE)
+        return min(("low", "medium", "high")[enough], most, key=("low", "medium", "high").index)
+
+    @property
+    def called(self) -> str:
+        """ "GPU 0"; of a merged session "rank 1 · GPU 0"."""
+        root = self.program.root
+        return self.text if root is None else f"{one_line(root, 40)} · {self.text}"
 
     def of(self, name: str) -> "View":
         """The same device in another phase."""

@@ -17,6 +17,16 @@ IDLE = {
     "none": "no work",
 }
 
+#: What that means.
+WHY_IDLE = {
+    "launch": "so long takes one launch after the other: nothing was queued behind the work before it",
+    "synchronising": "the host had waited for the device, and launched again only then",
+    "host": "the host did something else before it launched again",
+    "new": "work or sizes came that had not run before: compiling, tuning or loading",
+    "allocation": "memory of the device was allocated or released",
+    "none": "before the first work or after the last",
+}
+
 #: What a device does meanwhile, by direction: "does nothing but copy to the device".
 COPIES = {
     "cpu_to_gpu": "copy to the device",

@@ -80,7 +80,7 @@ def devices() -> tuple[DeviceInfo, ...]:
     """See :func:`gpusense.devices`."""
     found, silent = all_devices()
     for name in silent:
-        log.once(f"silent {name}", "gpusense: %s has not answered; its devices are left out", name)
+        log.once(f"silent {name}", "%s has not answered; its devices are left out", name)
     return found
 
 

@@ -61,6 +61,10 @@ def uevent(device_folder: str) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition("=") for line in lines) if value}
 
 
+#: What to do where :func:`cards` has no list.
+NO_CARDS_HINT = "load the card's kernel driver; in a container, let it see /sys/class/drm"
+
+
 def cards(root: str) -> list[tuple[str, str]] | str:
     """(name, device folder) of every DRM card, in the order of their numbers, or why there is no list."""
     folder = os.path.join(root, "class", "drm")

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
-    "demo": "show gpusense at work, on this machine's GPU or on a recorded H100 run",
+    "demo": "see gpusense at work, on your GPU or on a recorded H100 run",
     "run": "run a Python program and say what it did on the GPU",
-    "attach": "record a Python process that runs already and say what it did on the GPU",
-    "report": "turn a session file into text, JSON, HTML, a Perfetto trace or a flame graph",
+    "attach": "do the same for a Python process that runs already",
+    "report": "make text, a page, JSON, a trace or a flame graph of a session",
     "list": "list the runs that are kept",
-    "diff": "compare two sessions and fail on a regression",
-    "top": "watch the devices in the terminal",
-    "monitor": "print device metrics",
-    "devices": "list the devices",
-    "doctor": "say which sources were found, which were not, and what to do about it",
+    "diff": "compare two sessions, and fail where something grew",
+    "top": "watch the GPUs in the terminal",
+    "monitor": "print what the GPUs do, line by line or for Prometheus",
+    "devices": "list the GPUs",
+    "doctor": "say what works on this machine, what does not, and what to do",
     "export": "send a session to an OpenTelemetry endpoint",
     "import": "turn another tool's trace into a session",
     "vendor": "copy gpusense into another package",
-    "completion": "print what completes these words in bash, zsh or fish",
+    "completion": "print completions for bash, zsh or fish",
 }
 
 

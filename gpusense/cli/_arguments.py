@@ -171,15 +171,20 @@ def add_settings(parser: ArgumentParser) -> None:
         const="blocks",
         help="record no kernels: the device times blocks alone, which costs next to nothing",
     )
-    add("--trace-all", action="store_true", default=None, help="keep every record, however short")
-    add("--threshold-us", type=microseconds, metavar="N", help="keep records of N µs and more (100)")
+    add("--trace-all", action="store_true", default=None, help="list all work one by one, however short")
+    add(
+        "--threshold-us",
+        type=microseconds,
+        metavar="N",
+        help="list one by one what takes N µs or more (100); sum up the rest",
+    )
     add(
         "--kinds",
         type=names,
         metavar="A,B",
-        help="more kinds of records: sync and allocation (as usual), sync_lines, …",
+        help="what else to record: sync,allocation (as usual), sync_lines, launch, unified_memory",
     )
-    add("--sync-lines", action="store_true", help="also from which line of the program the host waits for the device")
+    add("--sync-lines", action="store_true", help="also say which line of the program waits for the GPU")
     add(
         "--counters",
         nargs="?",
@@ -190,7 +195,12 @@ def add_settings(parser: ArgumentParser) -> None:
     )
     add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
     add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
-    add("--buffer-size", type=size_bytes, metavar="BYTES", help="size of an activity buffer, e.g. 256K or 1M")
+    add(
+        "--buffer-size",
+        type=size_bytes,
+        metavar="BYTES",
+        help="size of one buffer for records, e.g. 256K or 1M; more if records are dropped",
+    )
 
 
 def chosen(settings: Namespace) -> dict[str, Any]:

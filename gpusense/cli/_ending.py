@@ -27,6 +27,12 @@ _OTLP_WAIT_S = 2.0
 _READ_S = 10.0  # that reading the sessions of processes which the program started may take
 _SILENT_S = 1.0  # that working out the answer may take without a word
 _MOST_NAMED = 3  # programs that are not recorded
+_ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
+_WITHOUT_A_WORD = "the program ended by a signal, a crash or exec; what it did in its last moments may be missing"
+_IN_MEMORY = (
+    "gpusense: Nothing is kept of this run: the program ended by a signal, a crash or exec, and --live keeps records "
+    "in its memory alone.\n"
+)
 
 
 class Ending:
@@ -49,7 +55,7 @@ class Ending:
         self.not_followed = "" if folder is not None else "no temporary folder can be made"
         self.shared: str | None = None  # folder of a library that other tools are to share
         self._report, self._form = None if report is None else os.path.abspath(report), form
-        self._quiet, self._open = settings.quiet, settings.open
+        self._quiet, self._open, self._otlp = settings.quiet, settings.open, settings.otlp
         self._window = Window(settings.delay, settings.duration)
         self._passes = Passes(settings.block, settings.passes or (1, 1)) if settings.block is not None else None
         self._pid = os.getpid()
@@ -82,6 +88,11 @@ class Ending:
         recorder.facts["program_start_ns"] = now_ns()
         recorder.store.note(recorder)
 
+    def on_os_exit(self, status: int) -> None:
+        """The program ends itself, with none of its exit handlers run."""
+        self.exit_code = status & 0xFF
+        self.at_exit()
+
     def at_exit(self) -> None:
         if self._done or os.getpid() != self._pid:
             return
@@ -89,9 +100,9 @@ class Ending:
         try:
             self._end()
         except KeyboardInterrupt:
-            pass  # a second Ctrl-C: the user does not want to wait for an answer
+            self._mark()  # a second Ctrl-C: the user does not want to wait for an answer
         except Exception as error:  # noqa: BLE001 - the program's exit is not ours to disturb
-            self._write(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
+            self._say(f"gpusense: the session could not be ended: {type(error).__name__}: {error}\n")
         finally:
             if self.shared is not None:
                 unshare(self.shared)
@@ -99,6 +110,45 @@ class Ending:
                 self.folder.remove()
             if self.interrupted:
                 _remember_the_interrupt()
+
+    def afterwards(self) -> None:
+        """In another process, once the program's has ended: the answer, unless it was given there."""
+        folder = self.folder
+        if folder is None or not os.path.isdir(folder.path) or os.path.exists(os.path.join(folder.path, _ANSWERED)):
+            return
+        try:
+            self._write(self._from_the_file())
+            if folder.kept:
+                prune()
+        except Exception as error:  # noqa: BLE001 - nothing else can say it
+            self._write(f"gpusense: the session could not be read: {type(error).__name__}: {error}\n")
+        finally:
+            if not folder.kept:
+                folder.remove()
+
+    def _from_the_file(self) -> str:
+        from ..session import load
+
+        path = self.session_file()
+        if path is None or not os.path.exists(path):
+            return "" if self._quiet else _IN_MEMORY
+        session = load(path, each_block=self._otlp is not None)
+        session.meta.setdefault("program_end_ns", now_ns())
+        session.meta["notes"] = [*session.meta.get("notes", ()), _WITHOUT_A_WORD]
+        self.spans = Spans.of(self._otlp, live=False)
+        return self._said_of(session)
+
+    def _mark(self) -> None:
+        """The answer is given, or not wanted: :meth:`afterwards` is silent."""
+        if self.folder is not None:
+            try:
+                os.close(os.open(os.path.join(self.folder.path, _ANSWERED), os.O_CREAT | os.O_EXCL, 0o600))
+            except OSError:
+                pass
+
+    def _say(self, answer: str) -> None:
+        self._mark()
+        self._write(answer)
 
     def _end(self) -> None:
         facts = self.recording.tracer.recorder.facts
@@ -116,7 +166,7 @@ class Ending:
             waiting.end()
             if searched:
                 gc.enable()
-        self._write(answer)
+        self._say(answer)
         if self.folder is not None and self.folder.kept:
             prune()
 
@@ -127,6 +177,9 @@ class Ending:
             from ..session import save
 
             save(session, self.path)
+        return self._said_of(session)
+
+    def _said_of(self, session: Any) -> str:
         session = joined([session], _READ_S, each_block=self.spans is not None)
         reports = written(session, self._report, self._form, self._kept(), self._open)
         return "" if self._quiet else self._answer(session, reports)

@@ -5,7 +5,7 @@ from typing import Any
 
 from .._capture.recorder import rank_and_world
 from .._runtime.errors import GpuSenseError
-from ..report.forms import FORMS
+from ..report.forms import OF_A_SESSION, chosen, writer
 
 #: The command that is named last where the session is among the last runs.
 KEPT = "gpusense report --html (kept; see gpusense list)"
@@ -52,11 +52,18 @@ def beside(path: str, who: str) -> str:
     return os.path.join(head, f"{stem}.{who}{dot}{suffix}")
 
 
+def report_form(path: str | None) -> str | None:
+    """The report that a recording is to leave at ``path``; None where that is the session itself. Raises as
+    :func:`~gpusense.report.forms.chosen`."""
+    form = chosen(path, "session", OF_A_SESSION)
+    return None if form == "session" else form
+
+
 def set_aside(path: str) -> str | None:
     """Where the session that ``path`` holds has been moved to, so that it is not lost; None where it holds none, or one
     that a process still writes."""
     from ..session import _format
-    from ._runs import is_written
+    from ..session._paths import is_written
 
     try:
         with open(path, "rb") as file:
@@ -82,7 +89,7 @@ def written(session: Any, target: str | None, form: str | None, kept: str | None
         return []
     again = " (replaced)" if os.path.lexists(target) else ""
     try:
-        FORMS[form].writer()(session, target)
+        writer(form)(session, target)
     except OSError as error:
         why = f"{target}: {error.strerror}" if error.strerror else str(error)  # a writer of reports names the place
         return [f"Not written: {why}. The session is kept, and gpusense report writes it again."]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from .._runtime import cache
 from .._tracing import run
+from ..session._paths import is_written
 
 MOST_RUNS, MOST_BYTES = 10, 1 << 30
 MAIN = "main.gpusense"
@@ -111,17 +112,3 @@ def prune() -> None:
             continue
         if (place >= MOST_RUNS or total > MOST_BYTES) and not any(map(is_written, sessions(folder))):
             _removed(folder)
-
-
-def is_written(path: str) -> bool:
-    """Whether a process has claimed the file; see ``session``."""
-    try:
-        import fcntl
-
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (ImportError, OSError):
-        pass
-    return False

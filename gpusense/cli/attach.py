@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from .._records.json_codec import dumps
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from ..report.forms import form_of
 from . import _attached, _outputs, _runs, _target
 from ._arguments import add_output, add_settings, chosen, seconds
 
@@ -38,6 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
     reason = _target.refusal(arguments.pid)
     if reason:
         raise GpuSenseError(reason)
+    _outputs.report_form(arguments.output)
     output = None if arguments.output is None else _outputs.filled(arguments.output, arguments.pid)
     if output is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
         raise GpuSenseError(_outputs.no_folder(output))
@@ -197,7 +197,7 @@ def _answer(arguments: argparse.Namespace, recorded: str, output: str | None, mo
 
     demangle.bring_in()
     session = load(recorded)
-    form = None if output is None else form_of(output)
+    form = _outputs.report_form(output)
     shown = output if form is None else None
     if shown is not None:
         try:

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import Any
 
+from ..report.forms import chosen
+
 #: Recorded on an NVIDIA H100 and shipped with the package; a vendored copy may leave it out.
 RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_demo.gpusense")
 
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0; 1 where there is neither a GPU nor the recorded run."""
+    chosen(arguments.output, "session", ("session",))
     session, reason = (None, "--recorded is set") if arguments.recorded else _live(arguments.output, arguments.steps)
     if session is not None:
         _say("This is this machine: a small program ran on its GPU just now.")

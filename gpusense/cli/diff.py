@@ -8,14 +8,17 @@ from collections.abc import Sequence
 
 from .._runtime.errors import GpuSenseError
 from .._runtime.text import count_text, terminal
+from ..report.forms import chosen
 from ._arguments import refuse_over_itself, share
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     several = "several are runs of one kind: joined by commas, or as 'runs/*.gpusense'"
     parser.add_argument("sides", metavar="SESSION", nargs="*", help=f"two session files, before and after; {several}")
-    parser.add_argument("--before", metavar="SESSION", nargs="+", default=[], help="instead: the runs before")
-    parser.add_argument("--after", metavar="SESSION", nargs="+", default=[], help="and those after")
+    parser.add_argument(
+        "--before", metavar="SESSION", nargs="+", default=[], help="the runs before; with --after, in place of SESSION"
+    )
+    parser.add_argument("--after", metavar="SESSION", nargs="+", default=[], help="the runs after")
     parser.add_argument(
         "--fail-over",
         type=share,
@@ -41,9 +44,11 @@ def main(arguments: argparse.Namespace) -> int:
     from ._sessions import loaded
 
     paths = _sides(arguments.sides, arguments.before, arguments.after)
-    arguments.form = arguments.form or _form(arguments.output or "")
+    sources = [path for side in paths for path in side]
+    refuse_over_itself(arguments.output, sources)
+    arguments.form = chosen(arguments.output, "text", ("text", "json", "html", "markdown"), arguments.form)
     target = _target(arguments)
-    refuse_over_itself(target, [path for side in paths for path in side])
+    refuse_over_itself(target, sources)
     demangle.bring_in()
     before, after = ([loaded([path]) for path in side] for side in paths)
     code = int(
@@ -58,13 +63,6 @@ def main(arguments: argparse.Namespace) -> int:
     if target is not None:
         sys.stderr.write(terminal(f"written: {target}\n"))
     return code
-
-
-def _form(path: str) -> str:
-    """The form that a path asks for by its suffix."""
-    return {".json": "json", ".html": "html", ".htm": "html", ".md": "markdown"}.get(
-        os.path.splitext(path)[1].lower(), "text"
-    )
 
 
 def _target(arguments: argparse.Namespace) -> str | None:

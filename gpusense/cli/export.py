@@ -19,12 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="OTLP/HTTP base URL, such as http://localhost:4318; without URL the OTEL_EXPORTER_OTLP_* variables count",
     )
-    parser.add_argument("--trace-all", action="store_true", help="every operation, not only those above the threshold")
-    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="another threshold than the recording's")
     parser.add_argument(
-        "--no-summed-spans", action="store_true", help="no span a block for what in it is below the threshold"
+        "--trace-all", action="store_true", help="send every operation, not only those above the threshold"
     )
-    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for each request (10)")
+    parser.add_argument(
+        "--threshold-us", type=microseconds, metavar="N", help="send operations of N µs or more (as recorded)"
+    )
+    parser.add_argument(
+        "--no-summed-spans", action="store_true", help="leave out the span that sums up a block's short work"
+    )
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="how long to wait for each request (10)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from .._runtime.errors import GpuSenseError, SessionError
 from .._runtime.text import count_text, terminal
+from ..report.forms import chosen
 from ._arguments import microseconds
 from ._call_places import CallPlaces
 
@@ -33,6 +34,7 @@ _COUNTED = {
     "transfer": ("copy", "copies"),
     "memset": ("memset",),
     "sync": ("wait",),
+    "collective": ("collective",),
     "block": ("block",),
 }
 
@@ -48,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pid", type=int, metavar="N", help="strace: the traced process, where the lines do not name it"
     )
-    parser.add_argument("--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (100)")
-    parser.add_argument("--trace-all", action="store_true", help="keep everything one by one")
+    parser.add_argument(
+        "--threshold-us", type=microseconds, metavar="N", help="list one by one what takes N µs or more (100)"
+    )
+    parser.add_argument("--trace-all", action="store_true", help="list everything one by one")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -64,6 +68,7 @@ def main(arguments: argparse.Namespace) -> int:
     if len(words) > 1 + is_strace:
         raise GpuSenseError("one file at a time; gpusense report takes the sessions of several together")
     path = words[-1]
+    chosen(arguments.output, "session", ("session",))
     if arguments.output is None:
         arguments.output = _output(path)
     with _open(path) as file:
@@ -158,6 +163,7 @@ def _save(path: str, trace: Any, arguments: argparse.Namespace) -> int:
     work = session.work
     counts = Counter(work.kinds[number].kind for number in work.kind)
     counts["block"] = len(session.blocks)
+    counts["collective"] = len(session.collectives)
     named = (count_text(counts[kind], *words) for kind, words in _COUNTED.items() if counts[kind])
     sys.stderr.write(f"{arguments.output}: {', '.join(named)}\n")
     for note in session.meta["notes"]:

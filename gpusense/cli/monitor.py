@@ -47,9 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print nothing, and write the same for node_exporter's textfile collector; removed at the end",
     )
     parser.add_argument(
-        "--names", choices=("gpusense", "dcgm"), help="what --prometheus and --textfile call the metrics (gpusense)"
+        "--names", choices=("gpusense", "dcgm"), help="whose names --prometheus and --textfile use (gpusense)"
     )
-    parser.add_argument("--gpm", action="store_true", help="SM, tensor and memory activity (Hopper and later)")
+    parser.add_argument("--gpm", action="store_true", help="also SM, tensor and memory activity (Hopper and later)")
 
 
 def main(args: argparse.Namespace) -> int:

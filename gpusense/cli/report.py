@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from .._runtime.text import terminal
-from ..report.forms import FORMS, SESSION, form_of
+from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
 
@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument(
-        "--threshold-us", type=microseconds, metavar="N", help="keep one by one from N µs (as recorded)"
+        "--threshold-us", type=microseconds, metavar="N", help="list one by one what takes N µs or more (as recorded)"
     )
-    parser.add_argument("--trace-all", action="store_true", help="keep every record of the file one by one")
+    parser.add_argument("--trace-all", action="store_true", help="list all work of the file one by one")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -41,52 +41,40 @@ def main(arguments: argparse.Namespace) -> int:
     from ._sessions import last, loaded
 
     sessions = arguments.sessions or [last()]
-    name = _format(arguments)
-    target = _target(arguments, name, sessions[0])
+    opens = "html" if arguments.open and arguments.output is None else "text"
+    form = chosen(arguments.output, opens, OF_A_SESSION, arguments.format)
+    target = _target(arguments.output, form, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
     session = loaded(sessions, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
-    if target is not None and name is None and target.lower().endswith(SESSION):
-        from ..session import save
-
-        save(session, target)
-        _wrote(target)
-    elif name is None:
-        _text(session, target)
+    if form == "text" and target is None:
+        _text(session)
     else:
-        _written(session, name, target)
+        _written(session, form, target)
     if arguments.open and target is not None:
         show(target)
     return 0
 
 
-def _written(session: Any, name: str, target: str | None) -> None:
-    write = FORMS[name].writer()
+def _written(session: Any, form: str, target: str | None) -> None:
+    write = writer(form)
     if target is None:
-        write(session, sys.stdout.buffer if name == "perfetto" else sys.stdout)
+        write(session, sys.stdout.buffer if form == "perfetto" else sys.stdout)
         return
-    again = " (replaced)" if os.path.isfile(target) and os.path.getsize(target) else ""
+    replaced = form not in ("text", "session") and os.path.isfile(target) and os.path.getsize(target)
     write(session, target)
-    _wrote(f"{target}{again}")
+    _wrote(f"{target}{' (replaced)' if replaced else ''}")
 
 
 def _wrote(target: str) -> None:
     sys.stderr.write(terminal(f"written: {target}\n"))
 
 
-def _format(arguments: argparse.Namespace) -> str | None:
-    """What was asked for by an option, by the suffix or by ``--open``; None for text, or a session."""
-    if arguments.format is not None:
-        return str(arguments.format)
-    found = form_of(arguments.output) if arguments.output not in (None, "-") else None
-    return found or ("html" if arguments.open and arguments.output is None else None)
-
-
-def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str | None:
+def _target(path: str | None, name: str, first: str) -> str | None:
     """The path to write; None for standard output."""
-    if arguments.output is not None:
-        return None if arguments.output == "-" else filled(arguments.output)
-    form = FORMS[name] if name is not None else None
+    if path is not None:
+        return None if path == "-" else filled(path)
+    form = FORMS.get(name)
     if form is None or not (form.beside or sys.stdout.isatty()):
         return None  # what another program reads goes to it; a terminal is none
     if os.path.isdir(first):
@@ -94,13 +82,9 @@ def _target(arguments: argparse.Namespace, name: str | None, first: str) -> str 
     return first.removesuffix(SESSION).removesuffix(".json") + form.suffixes[0]
 
 
-def _text(session: Any, target: str | None) -> None:
+def _text(session: Any) -> None:
     from ..report import text
     from ..report.style import style_of
 
-    if target is not None:
-        text.write(session, target)
-        _wrote(target)
-        return
     for line in text.full(session, style_of(sys.stdout)):
         sys.stdout.write(f"{line}\n")

@@ -12,8 +12,7 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from ..report.forms import form_of
-from . import _outputs, _runs
+from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
 from ._program import Signalled, execute, is_python_option, problem, program_of, python_options
@@ -59,7 +58,8 @@ def main(argv: list[str]) -> int:
         execute(program)
         return 0
     atexit.register(ending.at_exit)
-    process.end_on_sigterm(ending.at_exit)
+    process.end_on_signals(ending.at_exit)
+    process.end_on_os_exit(ending.on_os_exit)
     try:
         ending.program_begins()
         execute(program)
@@ -114,8 +114,9 @@ def parser() -> Parser:
     """What ``gpusense run`` takes, without the program and its arguments."""
     parser = Parser(
         prog="gpusense run",
-        usage="gpusense run [options] (SCRIPT | COMMAND | -m MODULE | -c CODE | -) [arguments of the program]",
-        description="Run a program unchanged, with the processes it starts, and say on stderr what it did on the GPU.",
+        usage="gpusense run [options] PROGRAM [arguments of the program]\n\n"
+        "PROGRAM is a script, a command, -m MODULE, -c CODE, or - for standard input.",
+        description="Run a program unchanged, with the processes it starts,\nand say on stderr what it did on the GPU.",
         epilog=_EPILOG,
         formatter_class=_Formatter,
     )
@@ -123,16 +124,16 @@ def parser() -> Parser:
     add_output(parser, "program")
     add("--no-children", action="store_true", help="do not record the processes that the program starts")
     add_settings(parser)
-    add("--delay", type=seconds, metavar="S", help="record from S seconds after the program's beginning on")
-    add("--duration", type=seconds, metavar="S", help="record for S seconds")
-    add("--block", metavar="NAME", help="record what the GPU does in passes of this block alone")
-    add("--passes", type=passes, metavar="A..B", help="of --block, counted from 1, e.g. 10..20 (1)")
+    add("--delay", type=seconds, metavar="S", help="begin to record S seconds after the program has begun")
+    add("--duration", type=seconds, metavar="S", help="stop recording after S seconds")
+    add("--block", metavar="NAME", help="record what the GPU does in passes of this block only")
+    add("--passes", type=passes, metavar="A..B", help="with --block: which passes, counted from 1, e.g. 10..20 (1)")
     add(
         "--overhead",
         dest="overhead_budget",
         type=share,
         metavar="2%",
-        help="record so much of the time as costs no more than this",
+        help="record only as much as slows the program by no more than this share of its time",
     )
     add("--otlp", metavar="URL", help="also send spans to this OpenTelemetry endpoint")
     add(
@@ -142,9 +143,13 @@ def parser() -> Parser:
         metavar="A,B",
         help=f"also record system calls, through strace ({_SYSCALLS}; others by --syscalls=A,B)",
     )
-    add("--no-integrations", action="store_true", help="open no blocks for what torch, CuPy or JAX do by themselves")
+    add("--no-integrations", action="store_true", help="open no blocks for torch, CuPy and JAX")
     add("--wgpu-copies", action="store_true", default=None, help="also time wgpu's copies on the GPU and its clears")
-    add("--live", action="store_true", help="decode while the program runs instead of afterwards")
+    add(
+        "--live",
+        action="store_true",
+        help="read records while the program runs, not afterwards: with --otlp, send spans meanwhile",
+    )
     return parser
 
 
@@ -168,7 +173,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
         return None
     for sentence in from_environment()[1]:
         _say(f"gpusense: {sentence}\n")
-    form = None if settings.output is None else form_of(settings.output)
+    form = _outputs.report_form(settings.output)
     output = None if settings.output is None else _outputs.filled(settings.output)
     if output is not None and form is not None and not os.path.isdir(os.path.dirname(os.path.abspath(output))):
         raise GpuSenseError(_outputs.no_folder(output))
@@ -177,6 +182,8 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     live = settings.live or (settings.otlp is not None and path is None)
     folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
     ending = Ending(folder, path, output if form is not None else None, form, settings)
+    if folder is not None:
+        _witness.call(ending.afterwards)
     try:
         _record(ending, settings, command, live)
         return ending

@@ -65,7 +65,7 @@ def _live(args: argparse.Namespace) -> int:
 
     devices: Any = "visible" if args.device == ["visible"] else args.device
     if args.once or args.json or not _drawable():
-        samples = monitor.snapshot(devices)
+        samples = monitor.snapshot(devices, gpm=True)
         _print(args, samples, {} if samples else _absent(), _host())
         return 0 if samples else 1
     with watching(args.interval, devices) as running, Focus(args.interval) as focus:
@@ -115,6 +115,7 @@ class Focus:
             "medium_interval": _BESIDE_S,
             "slow_interval": _BESIDE_SLOW_S,
             "process_interval": _BESIDE_S,
+            "gpm": True,  # SM, tensor and memory activity, where the driver has them
             "open_timeout": 0,
         }
         self._monitor = monitor.start_background(None, self._interval, device, **beside, **self._more)

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="change nothing; fail where DEST was edited, with --core also where it is more than that",
+        help="change nothing; exit code 1 if DEST was edited, or with --core has more than the core",
     )
 
 

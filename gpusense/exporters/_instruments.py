@@ -1,4 +1,6 @@
-"""The metric table: name, instrument, unit, and how a device's sample gives its values; imports no OpenTelemetry.
+"""The metric tables: name, instrument, unit, and how a device's sample, or a sum of collectives, gives the values.
+
+Imports no OpenTelemetry.
 
 ``hw.*`` rows follow the semantic conventions word for word; what they do not name stands under ``gpu.*`` in UCUM units.
 """
@@ -6,7 +8,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .._records.metrics import GpuMetrics
+from .._records.metrics import CollectiveTotals, GpuMetrics
 from .._records.records import DeviceInfo
 
 Value = tuple[float, dict[str, Any]]
@@ -19,7 +21,7 @@ class Instrument(NamedTuple):
     kind: str  # "gauge", "counter" or "updowncounter"
     unit: str
     description: str
-    read: Callable[[GpuMetrics], Iterator[Value]]
+    read: Callable[[Any], Iterator[Value]]  # of a GpuMetrics, or of a CollectiveTotals
 
 
 def hardware_id(device: DeviceInfo) -> str:
@@ -194,4 +196,43 @@ INSTRUMENTS = (
     Instrument("gpu.pcie.rate", "gauge", "By/s", "Bytes a second over PCI Express, seen from the device", _pcie),
     Instrument("gpu.nvlink.rate", "gauge", "By/s", "Bytes a second over all NVLinks, seen from the device", _nvlink),
     Instrument("gpu.unit.activity", "gauge", "1", "Share of time in which a unit of the device was active", _activity),
+)
+
+
+def _of(field: str, per: float = 1) -> Callable[[CollectiveTotals], Iterator[Value]]:
+    def read(totals: CollectiveTotals) -> Iterator[Value]:
+        value = getattr(totals, field)
+        if value is None or (field == "time_ns" and not totals.timed):
+            return
+        about = {
+            "gpu.collective.name": totals.name,
+            "gpu.communicator.id": totals.communicator,
+            "gpu.communicator.name": totals.communicator_name,
+            "gpu.communicator.rank": totals.rank,
+            "gpu.communicator.size": totals.ranks,
+        }
+        yield value if per == 1 else value / per, {key: told for key, told in about.items() if told is not None}
+
+    return read
+
+
+#: Of each function of NCCL in each communicator of this process.
+COLLECTIVES = (
+    Instrument("gpu.collective.count", "counter", "{collective}", "Collectives, sends and receives", _of("calls")),
+    Instrument("gpu.collective.io", "counter", "By", "Bytes of them, as NCCL's tests count", _of("bytes")),
+    Instrument("gpu.collective.time", "counter", "s", "Their time on the device, with waiting", _of("time_ns", 1e9)),
+    Instrument(
+        "gpu.collective.bus.bandwidth",
+        "gauge",
+        "By/s",
+        "Bus bandwidth as NCCL's tests define it, over the last ten seconds or more; waiting counts as time",
+        _of("bus_bandwidth"),
+    ),
+    Instrument(
+        "gpu.collective.waiting.time",
+        "gauge",
+        "s",
+        "For how long by now the device has been in the oldest that has not ended",
+        _of("waiting_ns", 1e9),
+    ),
 )

@@ -62,4 +62,4 @@ class RangeBlocks:
 
     def _fail(self) -> None:
         self.on = False
-        log.exception(f"{self._host} ranges", f"gpusense: the {self._host} integration failed once and is off")
+        log.exception(f"{self._host} ranges", f"the {self._host} integration failed once and is off")

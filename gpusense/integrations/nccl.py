@@ -1,11 +1,13 @@
 """NCCL's collectives in the session of the active tracer, from the first communicator that is made later."""
 
+import os
 import sys
 from typing import Any
 
 from .. import get_tracer
 from .._records.records import Unavailable
-from .._runtime import import_hook
+from .._runtime import import_hook, log
+from .._tracing import run
 from ._hosts import unless_recording
 
 #: Libraries that make communicators. The profiler has to be there before the first one is.
@@ -26,7 +28,8 @@ def watch(tracer: Any) -> None:
 
 
 def instrument(tracer: Any = None) -> bool | Unavailable:
-    """True where NCCL tells ``tracer`` (None: the active one) of its collectives from now on; else why not.
+    """True where NCCL tells ``tracer`` (None: the active one) of its collectives from now on; else why not, which the
+    session and ``tracer.status()`` say as well.
 
     Communicators that are there already tell nothing.
     """
@@ -36,13 +39,16 @@ def instrument(tracer: Any = None) -> bool | Unavailable:
     from ..backends.nccl import plugin
     from ..backends.nccl.source import NcclSource
 
+    tracer = tracer or get_tracer()
     found = plugin.install()
     if not isinstance(found, plugin.Plugin):
+        tracer.recorder.absent_sources["nccl"] = found
+        log.debug("nccl: %s", found.reason)
         return found
-    tracer = tracer or get_tracer()
+    tracer.recorder.absent_sources.pop("nccl", None)
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
-    source = NcclSource(found)
+    source = NcclSource(found, os.environ.get(run.VARIABLE))
     tracer.add_source(source)
     tracer.add_watcher(source.poll)
     return True

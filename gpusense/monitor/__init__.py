@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._records import device_identity
 from .._records.metrics import Clocks as Clocks
+from .._records.metrics import CollectiveTotals as CollectiveTotals
 from .._records.metrics import GpuMetrics, OwnUsage
 from .._records.metrics import Health as Health
 from .._records.metrics import Instance as Instance
@@ -24,7 +25,7 @@ from .._records.metrics import Thermal as Thermal
 from .._records.metrics import Utilization as Utilization
 from .._records.protocols import Backend, MetricsSource
 from .._records.records import DeviceInfo, Unavailable
-from .._runtime import log, process, threads
+from .._runtime import log, package, process, threads
 from ._callbacks import Dispatcher
 from ._history import History
 from ._history import Statistic as Statistic
@@ -303,7 +304,7 @@ def start_background(
             monitor._follow(opening, devices)
     elif opening is not None:
         monitor.problem = opening.problem or "no answer yet"
-        log.once("monitor slow open", "gpusense monitor: %s; sampling begins when it does", monitor.problem)
+        log.once("monitor slow open", "the monitor: %s; sampling begins when it does", monitor.problem)
         threads.start(lambda: monitor._begin_later(opening, devices), "gpusense-open")
     return monitor
 
@@ -340,6 +341,15 @@ def sources(timeout: float = 5.0) -> tuple[Backend | Unavailable, ...]:
     if not opening.ready.wait(timeout):
         return (Unavailable("monitor", opening.problem or "not open yet"),)
     return opening.backends
+
+
+def collectives() -> tuple[CollectiveTotals, ...]:
+    """Sums of NCCL's collectives in this process so far, by function and communicator. They are made where gpusense
+    hands the collectives on, ten times a second, whether anybody keeps records of them or not. None where NCCL tells
+    nothing: :func:`gpusense.integrations.nccl.instrument` says why. Any thread may ask.
+    """
+    source = sys.modules.get(f"{package.NAME}.backends.nccl.source")  # not loaded: nothing is told
+    return source.totals() if source is not None else ()
 
 
 def current() -> Monitor | None:

@@ -87,4 +87,4 @@ class Dispatcher:
         try:
             self._on_error(error)
         except BaseException:  # noqa: BLE001
-            log.exception("monitor on_error", "the monitor's on_error raised")
+            log.exception("monitor on_error", "on_error of the monitor raised")

@@ -372,7 +372,7 @@ def ask(source: Any, device: DeviceInfo, lanes: tuple[str, ...], clock: Clock) -
     except Exception as error:  # a foreign source; ours never raise
         if is_the_programs(error):
             raise
-        log.exception(f"source {type(source).__name__}", "a metrics source raised")
+        log.exception(f"source {type(source).__name__}", "a source of device metrics raised")
         bare = GpuMetrics(device, clock.time_ns(), clock.monotonic_ns())
         return without_values(bare, "lost", f"lost: {type(error).__name__}: {error}")
     return found
@@ -385,7 +385,7 @@ def _notify(source: Any, what: str) -> None:
     except Exception as error:  # a foreign source; ours never raise
         if is_the_programs(error):
             raise
-        log.exception(f"source {type(source).__name__} {what}", "a metrics source raised")
+        log.exception(f"source {type(source).__name__} {what}", "a source of device metrics raised")
 
 
 def _is_stale(sample: GpuMetrics) -> bool:

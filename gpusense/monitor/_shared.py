@@ -40,7 +40,7 @@ class Shared:
             return self.replacement
         opening = self.opening()
         if not opening.ready.wait(timeout):
-            log.once("monitor slow open", "gpusense monitor: %s", opening.problem)
+            log.once("monitor slow open", "the monitor: %s", opening.problem)
             return None
         opening.renew(timeout)
         return opening.merged()

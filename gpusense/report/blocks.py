@@ -30,6 +30,7 @@ _COLUMNS = (
     _Column("avg", "avg_ns", 9),
     _Column("p50", "median_ns", 9),
     _Column("p95", "p95_ns", 9),
+    _Column("max", "max_ns", 9),
     _Column("stddev", "std_ns", 9),
     _Column("device", "device_ns", 10),
     _Column("GPU", "kernel_ns", 9),
@@ -48,7 +49,9 @@ _COUNTED = (
 )
 #: What each column of the page is of, and what it says where its head does not.
 _OF = {
-    **dict.fromkeys(("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "std_ns"), "time it was open"),
+    **dict.fromkeys(
+        ("total_ns", "own_ns", "passes", "avg_ns", "median_ns", "p95_ns", "max_ns", "std_ns"), "time it was open"
+    ),
     "device_ns": "between its ends",
     **dict.fromkeys(("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"), "work of the device it launched"),
     **dict.fromkeys(("wait_ns", "host_ns"), "of that time, the host"),
@@ -61,6 +64,7 @@ _HINTS = {
     "avg_ns": "of one call",
     "median_ns": "half of the calls took no longer",
     "p95_ns": "95 % of the calls took no longer",
+    "max_ns": "the longest call",
     "std_ns": "standard deviation of one call",
     "device_ns": "the device's streams were in it, whoever's work they did; ≤: a stream was idle at one of its ends",
     "kernel_ns": "each piece of it for itself; it may run later, and beside other work",
@@ -76,7 +80,7 @@ _HINTS = {
 }
 #: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
 _LEFT_OUT, _NAME = (
-    ("stddev", "bytes", "host", "p50", "copies", "waits", "p95", "kernels", "own", "GPU", "avg", "device"),
+    ("stddev", "bytes", "host", "p50", "copies", "waits", "max", "p95", "kernels", "own", "GPU", "avg", "device"),
     24,
 )
 _CAPTURED = 42
@@ -93,10 +97,12 @@ def lines(session: Session, root: BlockNode, width: int, most: int, why: bool = 
     yield "".join(column.head.rjust(column.wide) for column in shown) + "  block"
     for depth, node, row in times:
         indent = "  " * min(depth, _DEEPEST)
-        yield "".join(_cell(column, row).rjust(column.wide) for column in shown) + f"  {indent}{one_line(node.name)}"
+        cells = (_cell(column, row, session).rjust(column.wide) for column in shown)
+        yield f"{''.join(cells)}  {indent}{one_line(node.name)}"
         yield from _owners(node, shown, indent)
     if len(nodes) > most:
         yield f"… and {count_text(len(nodes) - most, 'more block')}"
+    yield from _left_out(session)
     yield from _reasons(session, unknown) if why else ()
 
 
@@ -114,7 +120,7 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
     groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in (*known, *heads))]
     table = {
         "title": "Blocks",
-        "note": "; ".join(("own: without blocks inside", *_reasons(session, unknown))),
+        "note": "; ".join(("own: without blocks inside", *_left_out(session), *_reasons(session, unknown))),
         "heads": ("Block", *(column.head for column in (*known, *heads))),
         "hints": ("", *(_HINTS.get(column.field, "") for column in (*known, *heads))),
         "groups": (("", 1), *groups),
@@ -123,7 +129,7 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
         "rows": [
             (
                 one_line(row.path[-1]),
-                *(_cell(column, row) for column in known),
+                *(_cell(column, row, session) for column in known),
                 *(_counted_cell(column, counts) for column in heads),
             )
             for row, counts in rows
@@ -178,12 +184,22 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return shown
 
 
-def _cell(column: _Column, row: BlockTimes) -> str:
+def _left_out(session: Session) -> Iterator[str]:
+    """Why no figure is that of all passes, where some are not recorded."""
+    if count := _unrecorded(session):
+        yield f"≥: {count_text(count, 'block', 'blocks')} or more could not be recorded"
+
+
+def _unrecorded(session: Session) -> int:
+    return session.counters.failed_blocks + session.counters.shed_blocks
+
+
+def _cell(column: _Column, row: BlockTimes, session: Session) -> str:
     value = getattr(row, column.field)
     if value is None or (column.field == "passes" and not value):
         return UNKNOWN
     if column.field in ("passes", "kernels"):
-        return f"{value:,}"
+        return f"{'≥ ' if column.field == 'passes' and _unrecorded(session) else ''}{value:,}"
     if column.field == "device_ns" and row.device_at_most:
         return f"≤{time_text(value)}"
     return size_text(value) if column.field == "transfer_bytes" else time_text(value)

@@ -95,6 +95,17 @@ class Division(NamedTuple):
         return min(1.0, self.share(self.busy_ns))
 
     @property
+    def at_once(self) -> str:
+        """Why the shares of its operations are more than 100 % together; empty where they are not."""
+        together = sum(row.total_ns for row in self.operations)
+        if together <= self.length_ns:
+            return ""
+        return (
+            f"work that ran at the same time counts each time: {percent_text(self.share(together))} of the {self.of} "
+            f"together, {percent_text(self.busy_share)} where each moment counts once"
+        )
+
+    @property
     def steps(self) -> Steps | None:
         """None where the phase has none."""
         return self.program.steps if self.phase == STEADY else None
@@ -195,13 +206,26 @@ class Divisions:
         return list({id(views[0].program): views[0].program for views in self.views.values()}.values())
 
     def of(self, phase: str) -> list[Division]:
-        """Of each device in one phase."""
-        return [one for one in self.all if one.phase == phase]
+        """Of each device in one phase; not to be changed."""
+        return self._by_phase.get(phase, [])
+
+    @cached_property
+    def _by_phase(self) -> dict[str, list[Division]]:
+        found: dict[str, list[Division]] = {}
+        for one in self.all:
+            found.setdefault(one.phase, []).append(one)
+        return found
 
     @cached_property
     def judged(self) -> list[Division]:
         """Of each device in the phase in which time can be saved; the whole run of a session that has sums alone."""
         return [one for one in self.all if one.judged] or self.of(ALL)
+
+    def at_once(self, phase: str) -> list[str]:
+        """Of each device in one phase why its shares are so much together, where they are."""
+        found = self.of(phase)
+        told = [(f"{one.device}: " if len(found) > 1 else "", one.at_once) for one in found]
+        return [f"{device}{text}" for device, text in told if text]
 
     @cached_property
     def names(self) -> list[str]:

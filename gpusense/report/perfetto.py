@@ -16,8 +16,8 @@ from .._records.json_codec import plain
 from .._records.records import BlockRecord, GpuKernel, GpuMemoryTransfer
 from .._runtime.text import one_line
 from ..analysis.busy import window
+from ..analysis.processes import processes_of
 from ..analysis.program import Program
-from ..analysis.ranks import processes_of
 from ..session import Session
 from . import identity
 from .divisions import GAPS, Gap, divisions_of, phase_text

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from .._records.device_identity import device_of
-from .._records.records import NO_GPU, DeviceInfo
+from .._records.records import NO_GPU
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.counters import sampling_notes
 from ..analysis.facts import Facts, Finding
@@ -54,7 +54,7 @@ _WIDTHS = (7, 9, 10, 9, 9, 9, 9, 9, 9)
 _ANY_WIDTH = 10_000
 _LONG = 2000  # characters of a sentence
 #: Findings that are no conclusions, of which nobody need be sure.
-_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "block_times")
+_FACTS = ("nothing_seen", "damaged", "capture_off", "hang", "waited", "block_times")
 _WORTH_SAYING_NS = 1_000_000
 #: Beside the table of the phase that is judged, others are short.
 _FEW_ROWS = 15
@@ -90,6 +90,7 @@ def summary(
         *_verdict(first, style, most=_EVIDENCE_LINES),
         *(style.line(f"  {row}") for row in blocks),
         *map(style.line, _top(divisions)),
+        *(line for text in _at_once(divisions) for line in style.wrapped(text, paint="dim")),
         *(
             line
             for text in (*_copies(divisions), *_idle(divisions), *_waits(facts), *_measured(session))
@@ -138,7 +139,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     yield from _others(found, style)
     width = style.width if style.cuts else _ANY_WIDTH
     for title, rows in (
-        ("Phases", _phases(divisions)),
+        ("Phases", _phases(divisions, style)),
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
         *_operations(divisions, width),
@@ -187,7 +188,8 @@ def _section(title: str, rows: "Iterator[str] | list[str]", style: Style) -> Ite
 def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -> list[str]:
     """What ran, on what, and for how long; its phases, and how busy the device was in the one that matters."""
     devices = devices_seen(session)
-    names = Counter(one_line(device.name, 40) for device in devices if _worked(facts, device))
+    worked = {device_of(facts.session.devices, time.backend, time.device) for time in facts.times}
+    names = Counter(one_line(device.name, 40) for device in devices if device in worked)
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     none = "" if facts.device_operations else "no device seen"
@@ -239,10 +241,6 @@ def _program(session: Session) -> str:
     return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
 
 
-def _worked(facts: Facts, device: DeviceInfo) -> bool:
-    return any(device_of(facts.session.devices, time.backend, time.device) == device for time in facts.times)
-
-
 def _counters(session: Session) -> str:
     lost = [(getattr(session.counters, name), words) for name, words in _LOST.items()]
     parts = [listed_text(session.counters), *(count_text(count, *words) for count, words in lost if count)]
@@ -259,7 +257,10 @@ def _counters(session: Session) -> str:
 def _hang(session: Session) -> Iterator[str]:
     for found in session.meta.get("hang") or ():
         process = f"{one_line(str(found['process']), 60)}: " if found.get("process") else ""
-        yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
+        if found.get("text"):
+            yield one_line(f"{process}{found['text']}", _LONG) + ("; later it went on" if found.get("ended_ns") else "")
+        else:
+            yield f"{process}nothing completed for {found['after_s']:g} s although the device had work"
         for row in found["streams"]:
             done, running = row.get("last_completed") or {}, row.get("running") or {}
             newest = row.get("last_launched") or {}
@@ -394,6 +395,11 @@ def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     return lines
 
 
+def _at_once(divisions: Divisions) -> list[str]:
+    """Why shares of the phase that is judged are more than 100 % together."""
+    return [sentence(text) for text in divisions.at_once(divisions.judged[0].phase)][:2] if divisions.judged else []
+
+
 def _copies(divisions: Divisions) -> list[str]:
     copies = [row for one in divisions.judged for row in one.operations if row.kind == "transfer"]
     if not copies:
@@ -511,7 +517,7 @@ def _named(row: Operation) -> str:
 _KINDS = {"transfer": "copy", "sync": "wait"}
 
 
-def _phases(divisions: Divisions) -> Iterator[str]:
+def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     """Each phase of each device: how long, how busy, what it holds."""
     rows = [
         (
@@ -528,6 +534,7 @@ def _phases(divisions: Divisions) -> Iterator[str]:
     yield f"{'phase':<{wide}}{'length':>10}{head:>10}  most of it"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
+    yield from _prose(_at_once(divisions), style)
 
 
 def _count(one: Division) -> str:

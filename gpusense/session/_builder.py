@@ -41,6 +41,9 @@ _LISTS: dict[int, tuple[type[tuple[Any, ...]], str]] = {
     file.BUSY: (DeviceBusy, "busy"),
 }
 
+#: What ``meta["damage"]`` says where writing the file failed begins so.
+ENDED_EARLY = "writing ended early"
+
 #: Turns the values of one field into what records hold; ``share`` gives one object for equal ones.
 _Share = Callable[[Any, Any], Any]
 _Column = Callable[[Sequence[Any], _Share], Iterable[Any]]
@@ -165,7 +168,7 @@ class Builder:
 
 def ended_early(failure: object) -> str:
     """For ``meta["damage"]``, where writing the file failed."""
-    return f"writing ended early: {failure}"
+    return f"{ENDED_EARLY}: {failure}"
 
 
 def rows_left_out(count: int, chunk: file.Chunk, reason: str) -> str:

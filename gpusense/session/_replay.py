@@ -13,14 +13,16 @@ from .._aggregation.placement import with_owner
 from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
 from .._capi import demangle
 from .._decode.names import NameCache, Names
-from .._records.records import GpuKernel, Path
+from .._records.records import BlockRecord, GpuKernel, Path
 from .._runtime import threads
 from .._runtime.clock import now_ns
 from .._runtime.errors import SessionError
 from . import _format as file
 from ._block_chunks import unpacked
 from ._builder import Builder, rows_left_out
+from ._paths import is_written
 from ._session import Session
+from ._unrecorded import Unrecorded, open_at_end
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
@@ -56,6 +58,7 @@ class Replay:
         self.forgot = False  # what was recorded before the program reset its tracer
         self.owners: dict[int, Path] = {}
         self.damage: list[str] = []
+        self.unrecorded: Unrecorded | None = None  # of a file that ended early
 
     @property
     def pipeline(self) -> Pipeline:
@@ -136,6 +139,8 @@ class Replay:
             except (TypeError, ValueError) as error:
                 refused, reason = refused + 1, reason or str(error)
                 continue
+            if self.unrecorded is not None:
+                self._remember(boundary)
             if newest is not None:
                 self.pipeline.boundary_after(boundary, newest)
                 continue
@@ -148,6 +153,13 @@ class Replay:
         if refused:
             self.damage.append(rows_left_out(refused, chunk, reason))
 
+    def _remember(self, event: Boundary) -> None:
+        assert self.unrecorded is not None
+        if event.op == OPEN:
+            self.unrecorded.opened(event.block_id, event.parent_id, event.name, event.thread, event.before_ns)
+        elif event.op == CLOSE:
+            self.unrecorded.closed(event.block_id, event.before_ns)
+
     def take_blocks(self, chunk: file.Chunk) -> None:
         """Boundaries where the newest correlation id was read, and blocks that ended there."""
         if len(self._paths) > MAX_PATHS:
@@ -156,6 +168,10 @@ class Replay:
         self.pipeline.boundaries_after(found.boundaries)
         self.pipeline.refuse(found.reversed)
         self.pipeline.record(found.records)
+        if self.unrecorded is not None:
+            for _, op, block_id, parent_id, thread, time, name, _ in found.boundaries:
+                self._remember(Boundary(op, block_id, parent_id, thread, time, time, name))
+            self.unrecorded.recorded(found.records)
         if found.refused:
             self.damage.append(rows_left_out(found.refused, chunk, found.reason))
 
@@ -195,6 +211,16 @@ class Replay:
         del self.builder.records[before:]
         self.pipeline.refuse(self.builder.reversed)
         self.pipeline.record(fresh)
+        if self.unrecorded is not None:
+            self.unrecorded.recorded(record for record in fresh if type(record) is BlockRecord)
+
+    def finish_blocks(self) -> None:
+        """Those of which the file has the beginning alone, or both ends and no record."""
+        found = self.unrecorded.records(self.until_ns) if self.unrecorded is not None else []
+        self.pipeline.record(found)
+        count = sum(record.attributes is not None for record in found)
+        if count:
+            self.builder.meta.setdefault("notes", []).append(open_at_end(count))
 
 
 def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:
@@ -243,11 +269,13 @@ def replay(
     """The session that raw chunks decode to; ``threshold_ns`` (None: the run's own) and ``trace_all`` choose anew."""
     sums = EachBlock() if each_block else None
     state = Replay(threshold_ns, trace_all, watched=sums)
-    state.until_ns = _end_ns(reader)
+    state.until_ns, early = _end(reader)
+    state.unrecorded = Unrecorded() if early else None
     for chunk in reader:
         state.take(chunk)
     pipeline = state.pipeline
     try:
+        state.finish_blocks()
         pipeline.cycle(0, final=True)
     except Exception as error:  # noqa: BLE001 - as for a chunk
         state.damage.append(f"the last records were left out: {_in_words(error)}")
@@ -283,14 +311,17 @@ def replay(
     return session
 
 
-def _end_ns(reader: file.Reader) -> int:
-    """When the recording ended; 0 where that is not known, as of one that was killed."""
+def _end(reader: file.Reader) -> tuple[int, bool]:
+    """When the recording ended, 0 where that is not known, as of one that was killed; and whether writing the file had
+    ended before, and does not go on."""
     end = reader.last(file.END)
     try:
-        end_ns = end.json()["end_ns"] if end is not None else 0
-    except (ValueError, TypeError, KeyError):  # somebody may have made the file up
-        return 0
-    return end_ns if type(end_ns) is int and end_ns > 0 else 0
+        facts = end.json() if end is not None else {}
+        end_ns, early = facts.get("end_ns"), end is None or bool(facts.get("failure"))
+    except (ValueError, AttributeError):  # somebody may have made the file up
+        return 0, True
+    early = early and not is_written(reader.path)
+    return end_ns if type(end_ns) is int and end_ns > 0 else 0, early
 
 
 class Following:

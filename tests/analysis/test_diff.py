@@ -14,6 +14,7 @@ from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
 from gpusense.report import compare as report
+from gpusense.report import text
 from gpusense.session import fold, load, merge, save
 
 
@@ -73,6 +74,16 @@ def test_equal_runs_show_no_difference_and_fail_nothing():
     assert {row.verdict for row in diff.counts} == {"same"}
     assert {row.verdict for row in diff.times} <= {"no difference shown", "not tested"}
     assert diff.failures(0.0) == ()
+
+
+def test_wall_time_is_the_length_that_every_report_gives():
+    runs = [run_of(seed) for seed in (1, 2)]
+    for run in runs:  # the process lives longer than the program
+        run.meta |= {"program_start_ns": T0 + MS, "program_end_ns": T0 + 5 * MS}
+    (wall,) = [row for row in compare(*([run] for run in runs)).times if row.what == "wall time"]
+    assert (wall.before, wall.after) == ((4 * MS,), (4 * MS,))
+    assert runs[0].summary().wall_ns == 4 * MS
+    assert " · 4.00 ms" in text.summary(runs[0])[0]
 
 
 def test_who_captured_a_replayed_kernel_is_no_difference():

@@ -182,6 +182,16 @@ def test_launch_bound():
     assert found.confidence == "high"
 
 
+@pytest.mark.parametrize(
+    ("number", "confidence"), [(1, "low"), (9, "low"), (10, "medium"), (99, "medium"), (100, "high")]
+)
+def test_confidence_follows_from_how_much_was_seen(number, confidence):
+    """Of one kernel it was said to be high."""
+    run = session(*(kernel(f"k{at}", at * MS, at * MS + MS) for at in range(number)), end=number * MS)
+    found = verdict(run)
+    assert (found.kind, found.confidence) == ("nothing_to_gain", confidence)
+
+
 def test_of_sums_alone_no_cause_is_made_up():
     row = Aggregate(("run",), "kernel", "k", "cuda", 0, 7, 2000, 8 * MS, US, 9 * US, 8 * MS * 4 * US)
     run = session(aggregates=[row], busy=[DeviceBusy(0, 8 * MS, 0, 8 * MS, T0, T0 + 20 * MS)], end=20 * MS)
@@ -226,7 +236,7 @@ def test_pageable_copies_are_measured_against_pinned_ones_of_the_run():
     assert found.kind == "pageable_copies"
     assert "from pageable memory, at 5.00 GB/s" in found.title
     assert "Pinned copies of this run reach 50.0 GB/s" in " ".join(found.evidence)
-    assert (found.saving_ns, found.confidence) == (10 * MS, "high")
+    assert (found.saving_ns, found.confidence) == (10 * MS, "low")  # of four pieces of work
     hidden = session(
         copy("cpu_to_gpu", 50_000_000, 0, 10 * MS, source="pageable"), kernel("k", 0, 10 * MS), end=10 * MS
     )

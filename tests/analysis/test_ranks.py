@@ -3,8 +3,10 @@ import random
 import pytest
 from support.sessions import H100, MS, US, block, kernel, session
 
+from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.idle import idle
+from gpusense.analysis.processes import apart
 from gpusense.analysis.ranks import rank_findings, ranks, split
 from gpusense.session import merge
 
@@ -124,3 +126,19 @@ def test_a_device_waits_for_its_own_process_and_not_for_another():
     first, second = idle(merge([run(0, 2 * MS), run(1, 7 * MS)]))
     assert first.host_inside == ((("rank 0", "load"), 2 * MS),)
     assert second.host_inside == ((("rank 1", "load"), 7 * MS),)
+
+
+def test_processes_are_analysed_apart_unless_they_share_a_device():
+    runs = job(4)
+    runs[3].devices = runs[1].devices
+    together = merge(runs)
+    groups = apart(together)
+    assert [roots for roots, _ in groups] == [["rank 0"], ["rank 1", "rank 3"], ["rank 2"]]
+    for roots, part in groups:
+        assert {record.path[0] for record in part.records} == set(roots)
+        assert {path[0] for path in part.work.paths if path} == set(roots)
+        assert len(part.work) == 40 * len(roots)
+    facts = Facts(together)
+    assert [view.program.root for view in facts.views if view.key == ("cuda", 1)] == ["rank 1", "rank 3"]
+    assert len(facts.views) == 4  # and not one of each device for each process
+    assert list(facts.walks) == [("cuda", 0), ("cuda", 1), ("cuda", 2)]

@@ -15,7 +15,7 @@ from gpusense._attribution.timelines import MOST_CANDIDATES
 from gpusense._decode.correlation_ids import Widener
 
 PARTS = 8
-HISTORIES = int(os.environ.get("GPUSENSE_TEST_HISTORIES", 0)) or 100_000
+HISTORIES = int(os.environ.get("GPUSENSE_TEST_HISTORIES", 0)) or 25_000
 STARTS = (0, 0, 0, 2**31 - 50, 2**32 - 60, 5 * 2**32 - 30)
 
 

@@ -420,7 +420,7 @@ def test_locate_says_what_load_would_take(place, tmp_path):
 def test_locate_names_what_it_did_not_find(tmp_path):
     answer = locate_in(search(without_loader(CUDA)))
     assert isinstance(answer, Unavailable)
-    assert answer.reason == "libgpusense-nowhere.so.1: not found where the loader looks"
+    assert answer.reason == "libgpusense-nowhere.so.1: not found in any folder that the system's loader searches"
 
 
 def test_locate_follows_the_loaders_folders(place):

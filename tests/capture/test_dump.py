@@ -11,7 +11,7 @@ from gpusense._aggregation.recent import Recent
 from gpusense._aggregation.same_kernels import SameKernels
 from gpusense._capture import dump
 from gpusense._capture.flight import Reason, Taken
-from gpusense._records.records import BlockRecord, ComputeBlock, Counters, GpuKernel, UnseenInterval
+from gpusense._records.records import BlockRecord, ComputeBlock, Counters, GpuCollective, GpuKernel, UnseenInterval
 from gpusense._records.work import COLUMNS, WorkKind, WorkTable
 from gpusense._runtime import cache
 from gpusense._runtime.errors import SessionError
@@ -23,6 +23,8 @@ ASKED = Taken([Reason("asked", T0 + 20 * S)], 0, None)
 
 
 class Known:
+    old = ()
+
     def __init__(self):
         self.unseen = [UnseenInterval(T0, T0 + S, "long ago"), UnseenInterval(T0 + 15 * S, None, "paused")]
 
@@ -38,6 +40,9 @@ class Known:
 
     def all_unseen(self):
         return self.unseen
+
+    def of_old(self):
+        return self.old
 
 
 @pytest.fixture
@@ -98,6 +103,18 @@ def test_it_holds_all_of_its_time_one_by_one(recent, tmp_path):
     assert session.devices == (device(),)
     assert session.meta["damage"] == []
     assert session.meta["complete"]
+
+
+def test_what_led_to_a_hang_is_in_it_however_old_it_is(recent, tmp_path):
+    old, inside = (GpuCollective("AllReduce", T0 + at * S, T0 + at * S + 5, "ab", sequence=at) for at in (3, 12))
+    hangs = inside._replace(start_ns=T0 + 13 * S, end_ns=T0 + 13 * S + 5, sequence=13, device_start_ns=T0 + 14 * S)
+    recent.add(inside)
+    known = Known()
+    known.old = [old, inside, hangs]
+    session = dumped(recent, tmp_path / "a", known=known)
+    assert [each.sequence for each in session.collectives] == [12, 3, 13]
+    assert session.meta["start_ns"] == T0 + 10 * S
+    assert (session.counters.kept, session.meta["damage"]) == (3, [])
 
 
 def test_it_says_why_it_is_there(recent, tmp_path):
@@ -205,14 +222,14 @@ def test_what_is_somebody_elses_is_not_touched(recent, home, tmp_path):
     assert (tmp_path / "letter").read_text() == "dear"
     home.mkdir(parents=True, mode=0o700)
     home.chmod(0o777)
-    with pytest.raises(SessionError, match="is not this user's alone"):
+    with pytest.raises(SessionError, match=r"can be changed by other users; give it to this user alone \(mode 700\)"):
         dumped(recent, None)
 
 
 def test_without_a_home_it_says_what_would_help(recent, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.raises(SessionError, match="XDG_CACHE_HOME names a folder"):
+    with pytest.raises(SessionError, match="set XDG_CACHE_HOME to a folder"):
         dumped(recent, None)
 
 

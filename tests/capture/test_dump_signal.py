@@ -94,7 +94,7 @@ def test_from_another_thread_it_is_set_on_the_main_one(asked, got, monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("no room", "the main thread has too much waiting"),
+        ("no room", "the main thread has too many calls waiting"),
         ("of C", "a handler that is not Python's has SIGUSR2"),
         ("refused", "signal only works in main thread of the main interpreter"),
         ("none", "this system has no SIGUSR2"),

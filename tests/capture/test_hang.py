@@ -5,6 +5,7 @@ import struct
 from support.cupti import STRIDES, T0, kernel, view
 
 from gpusense._capture import hang
+from gpusense._records.protocols import Wait
 
 
 def test_streams_that_come_and_go_do_not_pile_up():
@@ -36,3 +37,25 @@ def test_streams_of_two_contexts_have_the_same_number():
         view(*records, kernel(T0, T0 + 5, context=4, stream=5)), {**STRIDES, 2: MEMSET.size}, hex, own={(1, 5), (3, 6)}
     )
     assert [(row["context"], row["stream"]) for row in watch.note()["streams"]] == [(2, 5), (1, 5), (4, 5)]
+
+
+def test_a_wait_for_others_is_found_once_and_its_end_is_told():
+    now = [0.0]
+    watch = hang.WaitWatch(None, clock=lambda: now[0])
+    assert watch.after_s == hang.WAIT_S
+    assert watch.due()
+    assert not watch.due()
+    now[0] = hang.LOOK_S
+    assert watch.due()
+    wait = Wait(7, T0, "rank 0 waits", {"absent": [1]})
+    (found,) = watch.look([wait])
+    assert (found["text"], found["wait"]) == ("rank 0 waits", {"since_ns": T0, "absent": [1]})
+    assert found["ended_ns"] is None
+    assert any(frame.endswith("test_a_wait_for_others_is_found_once_and_its_end_is_told")
+               for stack in found["stacks"] for frame in stack["frames"])  # fmt: skip
+    assert watch.look([wait]) == []
+    assert watch.look([]) == []
+    assert found["ended_ns"] >= found["noticed_ns"]
+    more = [Wait(number, T0, "", {}) for number in range(3 * hang.MOST_HANGS)]
+    assert len(watch.look(more)) == hang.MOST_HANGS - 1
+    assert len(watch.found) == hang.MOST_HANGS

@@ -423,7 +423,7 @@ def test_an_end_that_is_given_up_says_what_was_left_and_closes_the_store(recorde
     assert held.wait(10)
     recorder.end_results()
     assert recorder.counters().unread_at_end == 3
-    assert ["given up at the end" in unseen.reason for unseen in recorder.all_unseen()] == [True]
+    assert ["was given up" in unseen.reason for unseen in recorder.all_unseen()] == [True]
     recorder.give_up_end()
     recorder.session()  # asks nobody who still holds the lock
     assert recorder.store.take()[0].count("close") == 1

@@ -29,6 +29,7 @@ from gpusense.backends.amd import sysfs as amd_sysfs
 from gpusense.backends.drm import source as drm_files
 from gpusense.backends.nvml import source as nvml
 from gpusense.backends.wgpu import source as wgpu
+from gpusense.cli.demo import RECORDED
 from gpusense.session import save
 
 VERBS = [verb for verb in cli.VERBS if verb in cli._present() and verb != "run"]
@@ -411,6 +412,26 @@ def test_doctor_as_text(capsys, monkeypatch):
         assert word in shown
 
 
+def test_doctor_says_which_levels_of_measuring_a_card_has(monkeypatch):
+    from gpusense.backends.cupti.counters import host, permission
+
+    def levels(capability, refused=None, **absent):
+        card = gpusense.DeviceInfo(0, "card", "nvidia", "nvml", compute_capability=capability)
+        monkeypatch.setattr(doctor, "devices", lambda checks: ((card,), ()))
+        monkeypatch.setattr(permission, "refusal", lambda: refused)
+        monkeypatch.setattr(host, "open_api", lambda: "functions")
+        checks = [doctor.Check(name, name not in absent, absent.get(name, "")) for name in ("cuda", "nvml", "cupti")]
+        return {row.name: (row.available, row.reason) for row in doctor.levels(checks)}
+
+    assert [available for available, _ in levels((9, 0)).values()] == [True, True, True]
+    ampere = levels((8, 0), refused=gpusense.Unavailable("counters", "for administrators", "as root"))
+    assert ampere["averages"] == (False, "device averages of SMs, tensor cores and memory come with Hopper")
+    assert ampere["counters"] == (False, "for administrators")
+    assert levels((7, 0))["counters"][0] is False
+    assert levels((9, 0), cupti="no libcupti")["counters"] == (False, "no libcupti")
+    assert levels((9, 0), cuda="no driver", nvml="no driver") == {}, "a laptop is told nothing of it"
+
+
 def test_doctor_says_what_a_free_threaded_build_lacks(monkeypatch):
     monkeypatch.setattr(sys, "abiflags", "", raising=False)
     rows = {row.name: row for row in doctor.environment()}
@@ -463,7 +484,8 @@ def test_a_driver_that_hangs_is_named(monkeypatch, capsys, words):
         assert rows["nvml"] == "has not answered for 5 s"
         assert rows["amd_sysfs"] != rows["nvml"]
     elif words == ["doctor"]:
-        assert "-- nvml\n                has not answered for 5 s\n                try: its driver hangs" in said.out
+        assert "-- nvml\n   has not answered for 5 s\n   try: its driver hangs" in said.out
+        assert said.out.splitlines()[1].startswith("GPU kernels cannot be recorded here: ")
         assert "\n0 devices, without those of nvml\n" in said.out
     else:
         assert (
@@ -600,3 +622,23 @@ def test_a_terminal_obeys_no_name_in_a_complaint(words, capsys):
     said = capsys.readouterr()
     strict.terminal(said.err + said.out)
     assert "such" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "-o", "-", "-c", "1"), "-: a session is not written to standard output; name a file"),
+        (("run", "-o", "x.md", "-c", "1"), "x.md: a table in Markdown is not what this command writes"),
+        (("import", "-o", "x.html", "trace.json"), "x.html: one offline HTML page is not what this command writes"),
+        (("import", "-o", "-", "trace.json"), "-: a session is not written to standard output"),
+        (("demo", "-o", "x.json"), "x.json: one JSON object, schema gpusense.report/1 is not what this command writes"),
+        (("report", "--json", "-o", "x.html", "DEMO"), "x.html: the suffix asks for one offline HTML page, --json"),
+        (("diff", "-o", "x.pftrace", "DEMO", "DEMO"), "x.pftrace: a native Perfetto trace for ui.perfetto.dev is not"),
+        (("diff", "--json", "-o", "x.md", "DEMO", "DEMO"), "x.md: the suffix asks for a table in Markdown, --json for"),
+    ],
+)
+def test_a_suffix_that_contradicts_the_command_writes_nothing(monkeypatch, capsys, tmp_path, words, said):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([RECORDED if word == "DEMO" else word for word in words]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -19,7 +19,9 @@ def ended(monkeypatch):
     def end(summary, wrote=None, *, terminal=True):
         monkeypatch.setattr(os, "isatty", lambda _: terminal)
         monkeypatch.setattr(text, "summary", summary)
-        settings = SimpleNamespace(quiet=False, open=False, delay=None, duration=None, block=None, passes=None)
+        settings = SimpleNamespace(
+            quiet=False, open=False, delay=None, duration=None, block=None, passes=None, otlp=None
+        )
         ending, written = _ending.Ending(None, None, None, None, settings), []
         monkeypatch.setattr(ending, "_write", lambda said: (written.append(said), wrote and wrote.set()))
         tracer = SimpleNamespace(recorder=SimpleNamespace(facts={}))

@@ -35,6 +35,8 @@ from gpusense.session import Session, _replay, save
 from gpusense.session import _format as file
 from gpusense.session._writer import Writer
 
+pytestmark = pytest.mark.usefixtures("settled")
+
 SIZE = 60
 TABLES = (
     (attributor, "MAX_EVENTS", SIZE),

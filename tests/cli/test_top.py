@@ -27,7 +27,8 @@ def devices(monkeypatch):
 
     def have(count):
         reasons = () if count else (Unavailable("nvml", "no driver"), Unavailable("amd_sysfs", "no card"))
-        monkeypatch.setattr(monitor, "snapshot", lambda wanted=None: tuple(sample(place) for place in range(count)))
+        many = tuple(sample(place) for place in range(count))
+        monkeypatch.setattr(monitor, "snapshot", lambda wanted=None, gpm=False: many)
         monkeypatch.setattr(monitor, "sources", lambda: reasons)
 
     return have
@@ -82,7 +83,7 @@ def test_ascii_on_request(devices, capsys):
 
 
 def test_a_device_that_does_not_exist_is_code_2(monkeypatch, capsys):
-    def snapshot(wanted):
+    def snapshot(wanted, gpm):
         raise ValueError(f"no device {wanted[0]!r}")
 
     monkeypatch.setattr(monitor, "snapshot", snapshot)

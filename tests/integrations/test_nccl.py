@@ -33,7 +33,7 @@ print(tracer.session().meta["sources"]["nccl"])
         "None 0",
         "STATIC_PLUGIN 1",
         "True 1",
-        "{'communicators': 0, 'collectives': 0, 'lost': 0, 'under_way': 0}",
+        "{'communicators': 0, 'collectives': 0, 'lost': 0, 'late_channels': 0, 'under_way': 0}",
     ], done.stderr
 
 

@@ -299,7 +299,7 @@ def test_what_is_no_python_is_named(gpu, compiler, tmp_path):
     subprocess.run([*compiler, "-o", tmp_path / "solver", tmp_path / "solver.c", "-ldl"], check=True, timeout=120)
     done = gpu("./solver")
     assert done.returncode == 0
-    assert "\nNot recorded: solver used the GPU; it is no Python.\n" in done.stderr
+    assert "\nNot recorded: solver used the GPU; it does not run Python.\n" in done.stderr
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 5", 5), ("kill -TERM $$", -signal.SIGTERM), ("true", 0)])

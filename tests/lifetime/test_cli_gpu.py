@@ -157,10 +157,11 @@ def test_selftest_passes_and_fails_for_a_reason(gpu):
         "reason": "one kernel and one copy were launched and recorded",
     }
     assert report["devices"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    assert [(row["name"], row["available"]) for row in report["levels"]][:1] == [("block times", True)]
     refused = gpu("doctor", "--selftest", FAKE_CUPTI_FAIL="cuptiSubscribe=39,cuptiSubscribe_v2=39")
     assert refused.returncode == 1
     assert re.search(
-        r"self-test FAILED: of one kernel and one copy, 0 and 0 were recorded; capture was .+", refused.stdout
+        r"self-test FAILED: one kernel and one copy were launched, 0 and 0 recorded; capture was .+", refused.stdout
     )
 
 

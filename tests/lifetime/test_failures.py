@@ -113,7 +113,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 gc.set_threshold(20 if sys.version_info >= (3, 12) else 0)
 tracer, _ = begin()
 end = time.monotonic() + 0.7
-while time.monotonic() < end:
+while time.monotonic() < end or (count <= 10 and time.monotonic() < end + 10):
     Litter()
     with gpusense.trace("main"): pass
     tracer.flush(0.1)

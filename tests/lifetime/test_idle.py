@@ -6,10 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
 
 STATES = ("no library", "mapped", "initialised", "context", "recording nothing")
 

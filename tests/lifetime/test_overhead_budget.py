@@ -5,10 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an ELF library")
 
 HEAD = """
 import ctypes, json, os, sys, time

@@ -194,12 +194,52 @@ def test_what_cannot_be_opened(tmp_path):
     assert traced("nowhere", cwd=tmp_path).stderr.endswith("; no command 'nowhere' is on the PATH\n")
 
 
-def test_exit_from_under_everything(tmp_path):
-    done = traced("-o", "s.gpusense", "-c", "import os; os._exit(9)", cwd=tmp_path)
-    assert done.returncode == 9
+@pytest.mark.parametrize("live", [(), ("--live",)], ids=["file", "live"])
+def test_exit_from_under_everything(tmp_path, live):
+    code = """
+    import os, gpusense
+    if os.fork() == 0: os._exit(3)  # says nothing of itself
+    with gpusense.trace("last"):
+        try: os._exit("9")
+        except TypeError: print(os.wait()[1] >> 8, flush=True)
+        os._exit(9)
+    """
+    done = traced(*live, "-o", "s.gpusense", program(tmp_path, code), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (9, "3\n")
+    assert done.stderr.count("next: gpusense report s.gpusense") == 1
     session = load(tmp_path / "s.gpusense")
-    assert session.meta["complete"] is False
-    assert session.meta["damage"] == []
+    assert session.meta["complete"] is True
+    (block,) = session.blocks
+    assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"gpusense.open_at_end": True})
+    assert "1 block was open when recording ended, and counts up to then." in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process can wait for its children alone")
+def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
+    """A crash, exec and SIGKILL in the middle; the program sees no child, and nobody who reads its output waits."""
+    code = """
+    import os, sys, time, gpusense
+    try: os.wait()
+    except ChildProcessError: print("alone", flush=True)
+    with gpusense.trace("last"):
+        gpusense.record_kernel("k", duration_ns=10**9)
+        time.sleep(1)
+        os.execvp("true", ["true"]) if sys.argv[1] == "exec" else os.kill(os.getpid(), int(sys.argv[1]))
+    """
+    name = program(tmp_path, code)
+    for how, ended in (("exec", 0), (str(int(signal.SIGABRT)), -signal.SIGABRT)):
+        done = traced("--no-keep", name, how, cwd=tmp_path, TMPDIR=str(tmp_path))
+        assert (done.returncode, done.stdout) == (ended, "alone\n")
+        assert done.stderr.count("The program ended by a signal, a crash or exec; what it did") == 1
+        assert "1 block was open when recording ended, and counts up to then." in done.stderr
+        assert "records: 2 listed" in done.stderr
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+    done = traced("-o", "page.html", "--quiet", name, "9", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+    done = traced("--live", "-o", "s.gpusense", name, "9", cwd=tmp_path)
+    assert done.stderr.startswith("gpusense: Nothing is kept of this run: ")
+    assert not (tmp_path / "s.gpusense").exists()
 
 
 def test_daemon_threads_and_late_work(tmp_path):
@@ -236,8 +276,8 @@ def test_a_signal_ends_it_by_that_signal(tmp_path, number):
     assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
     assert two.returncode == -number
     session = load(tmp_path / "s.gpusense")
-    assert session.meta["complete"] is (number == signal.SIGTERM)
-    assert ("next: gpusense report s.gpusense" in two.stderr) is (number == signal.SIGTERM)
+    assert session.meta["complete"] is (number != signal.SIGKILL)
+    assert "next: gpusense report s.gpusense" in two.stderr
 
 
 @POSIX

@@ -54,7 +54,7 @@ RUNTIME, DRIVER = (2, 131, 3), (1, 17, 4)   # cudaStreamSynchronize, cuCtxSynchr
 COPY = (2, 31, 0)                           # cudaMemcpy
 def lines():
     return tracer.status()["sync_lines"]
-def until(condition, seconds=5):
+def until(condition, seconds=20):
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds: raise SystemExit(f"not in time: {tracer.status()}")
@@ -235,7 +235,7 @@ print([bool(sync.source_line) for sync in session().syncs if sync.duration_ns ==
 gpusense.disable()
 print(*state())
 gpusense.enable()
-until(lambda: tracer.recorder.marker is not None)
+until(lambda: tracer.recorder.marker is not None and lines()["running"])
 waits(RUNTIME)
 print(*state(), bool(session().syncs[-1].source_line))
 gpusense.configure(kinds=("sync",))
@@ -507,5 +507,6 @@ print(lines()["running"], lines()["reason"], [sync.source_line for sync in sessi
     )
     clean(
         done,
-        "False lines are noted by machine code, which is not possible here: memfd: refused; mprotect: refused [None]\n",
+        "False lines that wait are recorded by machine code, not possible here: "
+        "memfd: refused; mprotect: refused [None]\n",
     )

@@ -32,7 +32,7 @@ def blind():
 def test_every_figure_is_there_where_there_is_room():
     heads, *rows = of(training(4))
     assert heads.split() == [
-        *("total", "own", "calls", "avg", "p50", "p95", "stddev"),
+        *("total", "own", "calls", "avg", "p50", "p95", "max", "stddev"),
         *("GPU", "kernels", "copies", "bytes", "waits", "host", "block"),
     ]
     assert [row[heads.index("block") :] for row in rows] == [
@@ -50,7 +50,7 @@ def test_a_narrow_screen_keeps_names_total_and_calls(width):
 
 def test_a_run_without_a_gpu_says_what_took_long_and_why_the_rest_is_missing(blind):
     heads, fit, backward, *notes = of(blind)
-    assert heads.split() == ["total", "own", "calls", "avg", "p50", "p95", "stddev", "block"]
+    assert heads.split() == ["total", "own", "calls", "avg", "p50", "p95", "max", "stddev", "block"]
     assert fit.split()[:4] == ["5.00", "ms", "2.30", "ms"]
     assert backward.endswith("    0 ns    backward")
     assert notes == [
@@ -62,7 +62,7 @@ def test_a_run_without_a_gpu_says_what_took_long_and_why_the_rest_is_missing(bli
 def test_the_page_has_them(blind):
     (table, *_) = page_data(blind).facts["tables"]
     assert table["title"] == "Blocks"
-    assert table["heads"] == ("Block", "total", "own", "calls", "avg", "p50", "p95", "stddev")
+    assert table["heads"] == ("Block", "total", "own", "calls", "avg", "p50", "p95", "max", "stddev")
     assert [row[0].strip() for row in table["rows"]] == ["fit", "backward"]
     assert table["rows"][1][1] == "2.70 ms"
     assert "no NVIDIA GPU or driver was found" in table["note"]
@@ -102,3 +102,15 @@ def test_names_are_inert():
     run = session(*(block((name,), at, at + 10, number=at) for at, name in enumerate(HOSTILE, 1)), end=MS)
     assert all(line.isprintable() for line in of(run))
     json.dumps(page_data(run).facts["tables"], allow_nan=False)
+
+
+def test_where_blocks_were_left_out_no_count_is_that_of_all():
+    run = training(4)
+    assert not any("≥" in row for row in of(run))
+    run.counters = run.counters._replace(shed_blocks=3)
+    _, *rows, told = of(run)
+    assert [row.split("≥ ")[1].split()[0] for row in rows] == ["1", "4", "4", "4", "4"]
+    assert told == "≥: 3 blocks or more could not be recorded"
+    (table,) = blocks.tables(run, block_tree(run), lambda _: None)
+    assert told in table["note"]
+    assert [row[3] for row in table["rows"]] == ["≥ 1", *["≥ 4"] * 4]

@@ -9,12 +9,13 @@ from support.pages import page_of
 from support.sessions import MS, T0, US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, UnseenInterval
+from gpusense._runtime.text import percent_text
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
 from gpusense.analysis.words import IDLE
 from gpusense.cli.demo import RECORDED
 from gpusense.report import text
-from gpusense.report.divisions import ALL, PARTS, Divisions, steps_text
+from gpusense.report.divisions import ALL, PARTS, Divisions, divisions_of, steps_text
 from gpusense.report.json import to_dict
 from gpusense.report.style import Style
 from gpusense.session import load, merge
@@ -165,3 +166,23 @@ def test_a_threshold_changes_what_is_listed_and_nothing_else():
     listed, said = zip(*(told(threshold) for threshold in (0, 20, 100, 1_000_000)), strict=True)
     assert listed[0] > listed[1] > listed[2] > listed[3]
     assert len(set(said)) == 1
+
+
+def test_shares_beyond_100_percent_say_why():
+    """Three streams at once: what a table calls 225 % is a device that is busy 75 % of the time."""
+    alone, beside = (
+        session(
+            *(kernel("k", at * MS, at * MS + 750 * US, stream=stream) for at in range(20) for stream in streams),
+            end=20 * MS,
+        )
+        for streams in ((7,), (7, 8, 9))
+    )
+    said = [" ".join(" ".join(text.summary(run, Style(200))).split()) for run in (alone, beside)]
+    assert "at the same time" not in said[0]
+    (division,) = divisions_of(beside).judged
+    together = sum(row.share for row in division.operations)
+    assert together == pytest.approx(3 * division.busy_share)
+    assert f"counts each time: {percent_text(together)} of the" in said[1]
+    assert "at the same time" in " ".join(text.full(beside))
+    assert [one["at_once"] != "" for one in page_of(beside).data["phases"] if one["judged"]] == [True]
+    assert not any(one["at_once"] for one in page_of(alone).data["phases"])

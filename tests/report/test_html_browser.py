@@ -10,9 +10,11 @@ from support.sessions import HOSTILE, MS, T0, US, block, block_counters, kernel,
 
 from gpusense._runtime.text import time_text
 from gpusense.analysis.facts import Facts
+from gpusense.analysis.words import WHY_IDLE
 from gpusense.report.divisions import GAPS, Divisions
 from gpusense.report.html import page as html
-from gpusense.session import Session
+from gpusense.report.tracks import label
+from gpusense.session import Session, merge
 
 DETAILS = "document.querySelector('#timeline .details').textContent"
 PANEL = "document.querySelector('#timeline .area').innerText"
@@ -142,6 +144,11 @@ def test_hostile_names_fit_and_lead_to_the_timeline(opened, browser):
             " row.click(); const box = trail.getBoundingClientRect(); return [box.left, box.right, box.height]; })"
         )
         assert all(0 <= left <= right <= width and height < 300 for left, right, height in boxes)
+        bar, details = page.evaluate(
+            "[trail, document.querySelector('#timeline .details')].map(one => one.getBoundingClientRect())"
+            ".map(box => [box.top, box.bottom])"
+        )
+        assert width > 640 or bar[1] <= details[0]  # else it may lie over them
         page.evaluate("document.querySelector('#trail > button').click()")
     browser.size(1360, 900)
     assert page.evaluate("document.querySelectorAll('img').length") == 0
@@ -699,6 +706,16 @@ def test_a_person_finds_the_slowest_step_its_longest_gap_and_what_the_host_did_t
     )
     length = gap.end_ns - gap.start_ns
     assert page.evaluate(DETAILS).startswith(f"{GAPS[gap.cause]} · {time_text(length)} from")
+    assert WHY_IDLE[gap.cause] in page.evaluate(DETAILS)
+    ran = [one for one in run.records if type(one).__name__ in ("GpuKernel", "GpuMemoryTransfer", "GpuMemset")]
+    before = max((one for one in ran if one.end_ns <= gap.start_ns), key=lambda one: one.end_ns)
+    after = min((one for one in ran if one.start_ns >= gap.end_ns), key=lambda one: one.start_ns)
+    assert page.evaluate(
+        "[...document.querySelectorAll('#timeline .details div button')].map(one => one.parentNode.innerText)"
+    ) == [
+        f"{word} {label(one.name)} {time_text(one.end_ns - one.start_ns)}"
+        for word, one in (("after", before), ("until", after))
+    ]
     press(page, "m")
     inside = {
         name: sum(max(0, min(one.end_ns, gap.end_ns) - max(one.start_ns, gap.start_ns)) for one in run.records
@@ -719,3 +736,16 @@ def longest_step(run):
     (program,) = Facts(run).programs
     steps = list(zip(program.steps.starts, program.steps.ends, strict=True))
     return steps, max(range(len(steps)), key=lambda at: steps[at][1] - steps[at][0])
+
+
+def test_what_ran_in_several_ranks_at_the_same_time_is_shown_in_the_row_it_belongs_to(opened):
+    runs = [session(block(("step",), 0, 9 * MS), kernel("gemm", MS, 2 * MS, path=("step",)), end=10 * MS) for _ in "12"]
+    for rank, run in enumerate(runs):
+        run.meta |= {"rank": rank, "world_size": 2}
+    page = opened(merge(runs))
+    for table, more in (("blocks", "row.cells[0].innerText === 'step'"), ("operations", "true")):
+        rows = f"[...document.querySelectorAll('#{table} tbody tr')].filter(row => {more})"
+        assert page.evaluate(f"{rows}.length") == 2
+        told = [page.evaluate(f"{rows}[{at}].click(), {DETAILS}") for at in (0, 1)]
+        assert [[rank for rank in (0, 1) if f" · in rank {rank}" in one] for one in told] in ([[0], [1]], [[1], [0]])
+    assert page.complaints() == []

@@ -8,7 +8,10 @@ from support.pages import page_of
 from support.sessions import MS, T0, US, block, compute, copy, eventful, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate
+from gpusense.analysis.facts import Facts, Finding
 from gpusense.cli.demo import RECORDED
+from gpusense.report.divisions import Divisions
+from gpusense.report.html.places import Places
 from gpusense.report.tracks import end_of, label
 from gpusense.session import load
 
@@ -135,3 +138,27 @@ def test_ends_before_starts_and_names_without_end_do_no_harm():
     data = page_of(run).data
     assert all(length >= 0 for place in range(len(data["places"])) for _, length in times(data, place))
     assert max(len(place["name"] or "") for place in data["places"]) == 512
+
+
+def test_a_finding_leads_to_its_own_device():
+    """The longest gap of the same cause may be on another one."""
+    records = []
+    for device, apart in ((0, 3), (1, 9)):  # the second waits longer, and works as much
+        at = 0
+        for number in range(20):
+            records.append(kernel("k", at * MS, at * MS + MS, device=device, path=("step",)))
+            at += 1 + (apart if number % 4 == 3 else 2)
+    run = session(*records, end=120 * MS, devices=())
+    facts = Facts(run)
+    divisions = Divisions(facts)
+    views = {found[0].called: found for found in divisions.views.values()}
+    assert set(views) == {"GPU 0", "GPU 1"}
+    for device, found in views.items():
+        places = Places(facts, divisions, T0)
+        finding = Finding("starved", "", (), "", "high", phase=found[0].program.judged, device=device)
+        row = places.rows[places.finding(finding)]
+        gaps = {(gap.start_ns - T0, gap.end_ns - gap.start_ns) for gap in divisions.gaps(found[0].key)}
+        mine = set(times({"places": [row]}, 0))
+        assert mine <= gaps
+        assert max(length for _, length in mine) == (3 if device == "GPU 0" else 9) * MS
+        assert row["group"].startswith(device)

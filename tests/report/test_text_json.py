@@ -403,7 +403,7 @@ def test_what_blocks_did_on_the_gpu_is_unknown_where_nothing_could_tell():
         return lines[place + 1].split(), lines[place + 2].split(), lines[place + 3].strip()
 
     heads, _, why = row(capture={"state": "unavailable", "reason": "no driver"})
-    assert heads == ["total", "own", "calls", "avg", "p50", "p95", "stddev", "block"]
+    assert heads == ["total", "own", "calls", "avg", "p50", "p95", "max", "stddev", "block"]
     assert why == "GPU, kernels, copies, bytes: not known, because no driver"
     heads, cells, why = row(capture={"state": "stopped"})
     assert heads[-4:] == ["kernels", "copies", "bytes", "block"]

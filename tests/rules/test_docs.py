@@ -15,6 +15,7 @@ import pytest
 from support.machine import ROOT
 from support.tree import PACKAGE, ROWS
 
+import gpusense
 from gpusense import cli
 from gpusense._runtime import config
 from gpusense.session import _format
@@ -140,6 +141,33 @@ with gpusense.trace("step"):
 """
 
 
+#: What the JSON page describes by naming the type whose fields an object has.
+TYPES = {
+    "findings": gpusense.Finding,
+    "phases": gpusense.Phase,
+    "steps": gpusense.Steps,
+    "counters": gpusense.Counters,
+    "devices": gpusense.DeviceInfo,
+    "busy": gpusense.DeviceBusy,
+    "operations": gpusense.Operation,
+    "aggregates": gpusense.Aggregate,
+    "metrics": gpusense.GpuMetrics,
+    "blocks": gpusense.BlockRecord,
+    "kernel": gpusense.GpuKernel,
+    "transfer": gpusense.GpuMemoryTransfer,
+    "memset": gpusense.GpuMemset,
+    "sync": gpusense.GpuSync,
+    "allocation": gpusense.GpuAllocation,
+    "collective": gpusense.GpuCollective,
+    "compute": gpusense.ComputeBlock,
+    "block": gpusense.BlockRecord,
+    "syscall": gpusense.Syscall,
+}
+
+
+REPORT_JSON = "## `gpusense report --json`"
+
+
 def section(name: str) -> str:
     """The part of the JSON page whose heading names a schema or command."""
     text = (DOCS / "reference/json.md").read_text("utf-8")
@@ -157,23 +185,42 @@ def session(tmp_path_factory):
 
 def test_report_json_has_the_fields_of_the_page(session):
     shown = json.loads(command("report", "run.gpusense", "--json", cwd=session))
-    told = [
-        cells[0].strip("`") for cells in rows("reference/json.md", "## `gpusense report --json`") if len(cells) == 2
-    ]
-    kinds = {"kernel", "transfer", "memset", "sync", "allocation", "collective", "compute", "block", "syscall"}
-    assert set(shown) == set(told) - {"field", "kind"} - kinds
-    assert shown["schema"] in section("gpusense.report/1")
-    for name in {
-        *shown["meta"],
-        *shown["counters"],
-        *shown["operations"][0],
-        *shown["analysis"],
-        *shown["findings"][0],
-    }:
-        assert f"`{name}`" in section("gpusense.report/1"), name
+    told = {cells[0].strip("`"): cells[1] for cells in rows("reference/json.md", REPORT_JSON) if len(cells) == 2}
+    text = section("gpusense.report/1")
+    assert set(shown) == {field for field in told if "," not in field} - {"field", "kind"}
+    assert shown["schema"] in text
+    for name in {*shown["meta"], *shown["analysis"]}:
+        assert f"`{name}`" in text, name
     for record in shown["records"] + shown["blocks"]:
-        for name in record:
-            assert f"`{name}`" in section("gpusense.report/1"), f"{record['kind']}.{name}"
+        for name in record.keys() - TYPES[record["kind"]]._fields:
+            assert f"`{name}`" in text, f"{record['kind']}.{name}"
+
+
+def test_objects_of_a_report_have_the_fields_of_the_type_that_the_page_names():
+    from support.sessions import eventful
+
+    from gpusense.report.json import to_dict
+
+    report = to_dict(eventful())
+    told = {cells[0].strip("`"): cells[1] for cells in rows("reference/json.md", REPORT_JSON) if len(cells) == 2}
+    kinds = {
+        kind: named.group()
+        for cell, types in told.items()
+        for kind, named in zip(re.findall(r"\w+", cell), re.finditer(r"`(\w+)`", types), strict=False)
+    }
+    for name, form in TYPES.items():
+        if name not in report:  # a kind of record
+            assert kinds[name] == f"`{form.__name__}`"
+            continue
+        assert f"[`{form.__name__}`](api/" in told[name], name
+        found = report[name] if isinstance(report[name], list) else [report[name]]
+        if name == "metrics":  # what has its default is left out
+            assert all(set(row) <= set(form._fields) for row in found)
+            continue
+        for row in found:
+            more = row.keys() - form._fields
+            assert set(form._fields) <= row.keys(), name
+            assert more <= set(re.findall(r"`(\w+)`", told[name])), (name, more)
 
 
 def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
@@ -184,7 +231,7 @@ def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
     report = to_dict(eventful())
     told = {
         cells[0].strip("`"): set(re.findall(r"`(\w+)`", cells[2]))
-        for cells in rows("reference/json.md", "## `gpusense report --json`")
+        for cells in rows("reference/json.md", REPORT_JSON)
         if len(cells) == 3 and cells[0] != "topic"
     }
     assert list(told) == list(report["analysis"])
@@ -215,7 +262,7 @@ def test_doctor_and_metrics_json_have_the_fields_of_the_page(tmp_path):
         assert f"`{name}`" in section("gpusense.doctor/1"), name
     once = json.loads(command("monitor", "--once", "--json", cwd=tmp_path, codes=(0, 1)))  # 1: there is no device
     sample = fakes.metrics(fakes.device(), {"power.draw_watts": 3.0})
-    for name in {*once, *metrics_line((sample,)), *GpuMetrics._fields}:
+    for name in {*once, *metrics_line((sample,)), GpuMetrics.__name__}:
         assert f"`{name}`" in section("gpusense.metrics/1"), name
 
 

@@ -58,7 +58,6 @@ def _modules() -> Iterator[tuple[str, pathlib.Path]]:
 
 
 PATHS = dict(_modules())
-TREES = {module: ast.parse(path.read_text("utf-8")) for module, path in PATHS.items()}
 
 
 def room_of(module: str) -> str:
@@ -66,9 +65,14 @@ def room_of(module: str) -> str:
 
 
 @cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(PATHS[module].read_text("utf-8"))
+
+
+@cache
 def nodes(module: str) -> tuple[ast.AST, ...]:
     """All of a module, its own node first."""
-    return tuple(ast.walk(TREES[module]))
+    return tuple(ast.walk(tree_of(module)))
 
 
 def _statements(body: list[ast.stmt], deferred: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
@@ -92,23 +96,23 @@ def outside_imports() -> tuple[Import, ...]:
 
 
 def _own_imports() -> Iterator[Import]:
-    for module, tree in TREES.items():
-        for node, deferred in _statements(tree.body):
+    for module in PATHS:
+        for node, deferred in _statements(tree_of(module).body):
             if not isinstance(node, ast.ImportFrom) or not node.level:
                 continue
             folder = PATHS[module].parent.relative_to(PACKAGE).parts
             base = [*folder[: len(folder) - node.level + 1], *(node.module.split(".") if node.module else [])]
             for alias in node.names:
                 target = ".".join([*base, alias.name])
-                if target in TREES:
+                if target in PATHS:
                     yield Import(module, target, "", node.lineno, deferred)
                 else:
                     yield Import(module, ".".join(base) or ROOT, alias.name, node.lineno, deferred)
 
 
 def _outside_imports() -> Iterator[Import]:
-    for module, tree in TREES.items():
-        for node, deferred in _statements(tree.body):
+    for module in PATHS:
+        for node, deferred in _statements(tree_of(module).body):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(module, alias.name, "", node.lineno, deferred)

@@ -168,7 +168,8 @@ def test_the_copy_goes_on_as_before_when_recording_ends(host):
             again()
             with host.trace("again"):
                 pass
-    assert paths(gpusense) == ["recorded", "open at the end", "again"]  # no block ends after close
+    # A block that is open ends with its recording, and not again.
+    assert paths(gpusense) == ["recorded", "open at the end", "again", "open at the end"]
     assert not gpusense.get_tracer().session().compute_blocks
 
 

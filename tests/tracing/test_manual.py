@@ -382,8 +382,11 @@ def test_why_something_is_not_in_the_file_is_said(monkeypatch, tmp_path, full) -
     assert "file's cap" not in said
     if full:
         assert " after an error" in said
-        assert "The session file is damaged in 1 place" in said
-        assert "  Writing ended early: No space left on device after 4711 bytes." in said
+        assert "verdict: Writing ended early: No space left on device after 4711 bytes; what came before" in said
+        assert "because: Not written: 1" in said
+        assert "try: Free space on that disk, or give -o a place" in said
+        assert "damaged in" not in said
+        assert "size cap" not in said
     else:
         assert "1.05 MB too long for one chunk of the file" in said
     assert found.counters.bytes_dropped > 0

@@ -232,4 +232,4 @@ def test_a_watcher_is_asked_until_it_is_done_or_raises(tracer, caplog):
         tracer._worker.wake()
     tracer.close()
     assert asked == {"done": 3, "bad": 1}
-    assert "a watcher raised" in caplog.text
+    assert "a check that runs beside the recording raised" in caplog.text

@@ -67,15 +67,14 @@ def run(path: str, calls: list[Call], limit_s: float) -> int | Unavailable:
         return Unavailable("rocm_smi", f"the library could not be tested: {error}")
     said = _announced(child.stdout)
     if child.returncode:
-        return Unavailable(
-            "rocm_smi", f"{said[-1]} ended its process ({_ending(child.returncode)})", "sysfs serves AMD"
-        )
+        return Unavailable("rocm_smi", f"{said[-1]} ended its process ({_ending(child.returncode)})", _INSTEAD)
     if said[-1].startswith("code "):
         waited = time.monotonic() - started > 4  # the library gives up on a lock after 5 s
-        return Unavailable("rocm_smi", f"rsmi_init: {_name(said[-1])}", _LOCK if waited else "sysfs serves AMD")
+        return Unavailable("rocm_smi", f"rsmi_init: {_name(said[-1])}", _LOCK if waited else _INSTEAD)
     return int(said[-1].removeprefix("devices "))
 
 
+_INSTEAD = "amd_sysfs reads AMD GPUs instead"
 _LOCK = "a program that died in librocm_smi may have left /dev/shm/rocm_smi_card* locked; removing them frees it"
 
 

@@ -84,7 +84,7 @@ def _why_not(root: str) -> str | None:
     for folder in ("module/amdgpu", "class/kfd"):
         path = os.path.join(root, folder)
         if not os.path.isdir(path):
-            return f"no {path}: the amdgpu driver is not loaded, and the library is not asked"
+            return f"no {path}: the amdgpu driver is not loaded"
     for address, folder in _amd_cards(root).items():
         asleep = sysfs.sleeping(folder)
         if asleep:

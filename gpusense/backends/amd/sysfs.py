@@ -28,7 +28,7 @@ def open(root: str = "/sys", ids: str = IDS, proc: str = "/proc") -> Backend | U
     processes are."""
     listed = sysfs.cards(root)
     if isinstance(listed, str):
-        return Unavailable(NAME, listed)
+        return Unavailable(NAME, listed, sysfs.NO_CARDS_HINT)
     source = AmdSysfsSource(root, ids, proc)
     if not source.devices():
         return Unavailable(NAME, f"none of the {len(listed)} cards in {root}/class/drm is an AMD GPU")

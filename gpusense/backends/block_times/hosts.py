@@ -49,7 +49,7 @@ class Hosts:
         try:
             return meet(module, self._patches, *self._told)
         except Exception:  # noqa: BLE001 - of an unusual version
-            log.exception(f"streams of {name}", f"gpusense: {name} does not say which streams it uses")
+            log.exception(f"streams of {name}", f"{name} does not say which streams it uses")
             return None
 
     def streams(self, devices: Sequence[int]) -> list[Current]:
@@ -127,4 +127,4 @@ def _tell(told: Told) -> None:
     except Exception as error:  # nothing of ours reaches the library
         if is_the_programs(error):
             raise
-        log.exception("streams", "gpusense: a change of streams was not noticed")
+        log.exception("streams", "a change of streams was not noticed")

@@ -16,9 +16,9 @@ from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
 MAX_STREAMS, MAX_DEPTH = 1_024, 64
-#: Two marks with nothing in between lie up to 3.3 µs apart on an H200, and 4.6 and more with the shortest kernel. Where
-#: the stream was idle it is the host that takes so long to make two, and longer with a launch.
-EMPTY_NS = 4_000
+#: Two marks with nothing in between lie 2.9 to 3.5 µs apart on an H200, and 4.3 and more with the shortest kernel.
+#: Where the stream was idle it is the host that takes so long to make two, and longer with a launch.
+EMPTY_NS = 3_900
 NOT_READY, IMPLICIT = 600, 906
 #: Answers after which nothing of a context is used any more: a program may destroy it, and make another.
 _GONE = frozenset({4, 201, 400, 709})
@@ -116,7 +116,7 @@ class Place:
         text = f"{call} answered {error_text(code)} ({code})"
         if code in _GONE:
             self.gone = self.gone or ENDED
-        log.once(f"block times {code}", "gpusense: the device cannot time blocks: %s", text)
+        log.once(f"block times {code}", "the device cannot time blocks: %s", text)
         return text
 
     # --- on the program's threads -------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ _DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
 LAST_API = 1200  # beyond the newest function; unknown ids are refused without harm
 _READ_ONLY = 0x100
 SUBSCRIBED_FOR = "subscribed_for"  # in the shared state: what a copy of gpusense holds the subscription for
-_ELSEWHERE = Unavailable("cupti", "tracing of CUDA is made for Linux so far; device health works here, too")
+_ELSEWHERE = Unavailable("cupti", "GPU kernels can be recorded on Linux alone so far; device metrics work here")
 
 
 def open() -> Backend | Unavailable:
@@ -49,9 +49,7 @@ def open() -> Backend | Unavailable:
     if not cuda.SOURCE.is_live():
         driver, path = locate(CUDA), locate(CUPTI)
         if isinstance(driver, Unavailable):
-            return Unavailable(
-                "cupti", f"without a CUDA driver there is nothing to trace: {driver.reason}", driver.hint
-            )
+            return Unavailable("cupti", f"needs the CUDA driver: {driver.reason}", driver.hint)
         return path if isinstance(path, Unavailable) else Backend("cupti", path, activity=CuptiActivity())
     activity = CuptiActivity()
     absent = activity.load()
@@ -138,7 +136,7 @@ class CuptiActivity:
         """What :meth:`start` does before any buffer is shown: strides and :meth:`status` are known then. Raises as
         that does."""
         if not cuda.SOURCE.is_live():
-            raise BackendUnavailable("CUDA is not live in this process, and CUPTI must not be touched before")
+            raise BackendUnavailable("the program has not used CUDA yet, and gpusense does not start it")
         absent = self.load()
         if absent is None:
             shared = broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers, strides=self.strides))
@@ -242,7 +240,7 @@ class CuptiActivity:
             return
         detach = self._shared.get("detach")
         if detach is None:
-            raise BackendError("cuptiFinalize", 7, "an older copy of gpusense in this process keeps the subscription")
+            raise BackendError("cuptiFinalize", 7, "an older copy of gpusense holds CUPTI and shares it with nobody")
         detach()
 
     # --- what is known ----------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def meet(build: Callable[[], Engine]) -> Shared | Unavailable:
     shared: Shared = place.get(KEY) or place.setdefault(KEY, Hub(build()).shared())
     if shared.get("abi") != ABI:
         found = shared.get("version", "another version")
-        return Unavailable("cupti", f"gpusense {found} in this process shares CUPTI in a way this copy does not know")
+        return Unavailable("cupti", f"gpusense {found} shares CUPTI in a way this copy does not know; use one version")
     if shared["pid"] != os.getpid():
         return Unavailable("cupti", "this process was forked from one that traced; CUDA does not work in it")
     return shared
@@ -306,7 +306,7 @@ class Hub:
                     continue
                 self.flush()
             except Exception:  # noqa: BLE001 - without this thread nobody would read
-                log.exception("drain", "gpusense: reading GPU records failed once and goes on")
+                log.exception("drain", "reading GPU records failed once and goes on")
             self._drain_cpu_ns += time.thread_time_ns() - cpu
             before, read = read, self._buffers
             period = self._period_after(period, read - before)
@@ -361,10 +361,7 @@ class Hub:
         finally:
             if self._reader == ident:
                 self._reader = 0
-            try:
-                self._reading.release()
-            except RuntimeError:  # not got
-                pass
+            threads.give_back(self._reading)
         return refused or ("" if emptied else "the program launched faster than records can be read")
 
     def _drain(self) -> bool:
@@ -416,7 +413,7 @@ class Hub:
             try:
                 member.on_buffer(address, valid, thread)
             except Exception:  # noqa: BLE001, PERF203 - another copy's code; the others must not suffer
-                log.exception("broker-member", "gpusense: a receiver of GPU records failed and was removed")
+                log.exception("broker-member", "a copy of gpusense could not take GPU records and gets no more")
                 self._dropped_members += 1
                 self._remove(member)
 
@@ -455,7 +452,7 @@ class Hub:
                 try:
                     follow(resumes, reason)
                 except Exception:  # noqa: BLE001 - another copy's
-                    log.exception("follow", "gpusense: another copy of it could not follow a pause")
+                    log.exception("follow", "another copy of gpusense in this process could not follow a pause")
 
     def detach(self) -> None:
         """Takes CUPTI out of the process once nobody listens. Raises :class:`BackendError` with the reason if not."""

@@ -32,7 +32,9 @@ def _function() -> int:
     """Mapped once a process and immortal: CUPTI may call it until the process ends."""
     code = executable.native(clock_code.CODES)
     if code is None:
-        raise BackendError("clock", 7, "another tool has given CUPTI a clock of its own, and there is no code for ours")
+        raise BackendError(
+            "clock", 7, "another tool has given CUPTI a clock of its own, which cannot be set back on this system"
+        )
     try:
         return executable.map_first(clock_code.image(code, executable.libc_address("clock_gettime"))).address
     except OSError as error:

@@ -13,7 +13,6 @@ from ..._capi.machine import executable, mailbox_code
 from ..._capi.machine import graph_code as code
 from ..._records.records import Unavailable
 from ..._runtime.errors import GpuSenseError
-from .mailbox import thread_distance
 
 ROOM = 65_536  # nodes of one capture, clones included
 _MAP_NORESERVE = 0x4000
@@ -65,14 +64,14 @@ class NodeLog:
     def _prepare(cls) -> Unavailable | None:
         native = executable.native(code.CODES)
         if native is None:
-            return Unavailable("cupti", "graph nodes are noted by machine code, which there is none of for this system")
+            return Unavailable("cupti", "owners of graph nodes need machine code; there is none for this system")
         numbers = code.CONTROL_BYTES // 8 + ROOM * code.ROW_NUMBERS
         try:
             function = executable.map_first(native.machine).address
             cls._distance = _distance_of_thread_ids()
             cls._control = executable.map_memory(numbers * 8, _MAP_NORESERVE)
         except OSError as error:
-            return Unavailable("cupti", f"graph nodes cannot be noted: {error}")
+            return Unavailable("cupti", f"the owners of graph nodes cannot be recorded: {error}")
         cls._words = (ctypes.c_uint64 * numbers).from_address(cls._control)
         cls._words[code.ROOM // 8] = ROOM
         cls._words[code.TABLE // 8] = cls._control + code.CONTROL_BYTES
@@ -100,4 +99,4 @@ class NodeLog:
 def _distance_of_thread_ids() -> int:
     native = executable.native(mailbox_code.CODES)
     assert native is not None  # as for the code of this module
-    return thread_distance(executable.map_first(native.machine).address + native.entries["thread"])
+    return executable.thread_distance(executable.map_first(native.machine).address + native.entries["thread"])

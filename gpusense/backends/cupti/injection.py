@@ -23,7 +23,7 @@ def install(folder: str, script: str, *, noting: bool = True) -> str:
     if holder and not is_ours(holder):
         return f"another tool has set {VARIABLE}={holder}"
     if not hasattr(os, "uname") or os.uname().sysname != "Linux":
-        return "CUDA tells nobody that it starts on this system"
+        return "on this system CUDA does not tell when it starts"
     path = os.path.join(folder, _FILE)
     try:
         made = start_object(os.uname().machine, script, os.path.join(folder, f"{NOTES}XXXXXX") if noting else "")
@@ -67,5 +67,5 @@ def notes(folder: str) -> list[tuple[str, str]]:
         if name.startswith(NOTES):
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
                 who, _, reason = file.read(4096).partition("\n")
-            found.append((who.partition(" ")[2] or "?", reason.strip() or "it is no Python"))
+            found.append((who.partition(" ")[2] or "?", reason.strip() or "it does not run Python"))
     return found

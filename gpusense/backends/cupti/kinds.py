@@ -129,13 +129,15 @@ class Kinds:
     def settle(self) -> None:
         """Switches kinds on and off until they are as they are to be by now, or another thread is seeing to it."""
         while self._next() is not None:
-            if threads.mine(self._switching) or not self._switching.acquire(timeout=SWITCH_WAIT_S):
+            if threads.mine(self._switching):
                 return  # who is at it looks again
             try:
+                if not self._switching.acquire(timeout=SWITCH_WAIT_S):
+                    return
                 while (step := self._next()) is not None:
                     self._switch(*step)
             finally:
-                self._switching.release()
+                threads.give_back(self._switching)
 
     def _next(self) -> tuple[int, bool] | None:
         """A kind that is not as it is to be, and whether it goes on. What ended beside another goes off and on."""

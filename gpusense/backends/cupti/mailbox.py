@@ -42,12 +42,6 @@ class MailboxCounters(NamedTuple):
     foreign: int  # completed pointers that we had not lent: another tool's, left alone
 
 
-def thread_distance(entry: int) -> int:
-    """What ``threading.get_ident()`` is above the thread pointer that the function at ``entry`` gives: nothing with
-    glibc, and always the same elsewhere."""
-    return threads.thread_id()() - int(ctypes.PYFUNCTYPE(ctypes.c_uint64)(entry)())
-
-
 class Mailbox:
     """Buffers on their way between CUPTI and one reader. ``mode`` is "memfd", "mprotect" or "ctypes".
 
@@ -136,7 +130,7 @@ class Mailbox:
         self._words = words
         if "newest" in entries:
             self.newest = ctypes.PYFUNCTYPE(ctypes.c_uint64)(entries["newest"])
-        distance = thread_distance(entries["thread"])
+        distance = executable.thread_distance(entries["thread"])
         out = (ctypes.c_uint64 * 3)()
         place = ctypes.addressof(out)
 

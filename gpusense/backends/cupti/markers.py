@@ -66,7 +66,7 @@ class Memset:
         """Memory and stream. A program may have taken all memory of the device: then kernels are recorded all the same,
         and blocks are marked once some is free. Looks once a second."""
         if monotonic() < self._retry_at:
-            raise NotYet("there was no room for what marks blocks")
+            raise NotYet("the device has no memory for the marks of blocks")
         memory, stream = c_uint64(), c_void_p()
         with synchronize.relaxed(api, context):  # allocating would break a capture of this thread
             codes = (
@@ -80,7 +80,7 @@ class Memset:
                     api.cuStreamDestroy_v2(stream)
                 self._retry_at = monotonic() + RETRY_S
                 reason = self.lacking = f"cuMemAlloc and cuStreamCreate answered {codes}"
-                log.once("marker", "gpusense: blocks cannot be marked yet, so no GPU work is theirs: %s", reason)
+                log.once("marker", "GPU work cannot be put into blocks yet: %s", reason)
                 raise NotYet(reason)
         self._context, self._memory, self._stream, self.lacking = context, memory, stream, ""
 

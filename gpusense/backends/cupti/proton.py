@@ -78,7 +78,7 @@ def attend(path: str | None) -> None:
     try:
         _attention.attend(path)
     except Exception:  # noqa: BLE001 - Triton's insides change
-        log.exception("proton", "gpusense: Triton Proton could not be prepared for")
+        log.exception("proton", "the libcupti for Triton Proton could not be set; it may fail with CUPTI error 39")
 
 
 def _preceded(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ def step_aside() -> None:
         if go is not None:
             go(f"another profiler, {HOLDER}, holds CUPTI")
     except Exception:  # noqa: BLE001 - on a thread of the program, in a call of another tool
-        log.exception("proton", "gpusense: CUPTI could not be let go of for Triton Proton")
+        log.exception("proton", "CUPTI could not be given up for Triton Proton")
 
 
 # --- the library ----------------------------------------------------------------------------------------------------

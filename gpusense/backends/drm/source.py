@@ -51,7 +51,7 @@ def open(
         return Backend(NAME, devices=source, metrics=source)
     listed = sysfs.cards(root)
     if isinstance(listed, str):
-        return Unavailable(NAME, listed)
+        return Unavailable(NAME, listed, sysfs.NO_CARDS_HINT)
     return Unavailable(NAME, f"none of the {len(listed)} cards in {root}/class/drm has a driver with metrics in files")
 
 

@@ -58,6 +58,8 @@ _LAYOUTS = {
 NEWEST = max(_LAYOUTS)
 #: From this version on NCCL tells when channels begin and end.
 TELLS_CHANNELS = 3
+#: From this version on it tells of a communicator as it is made, and not with each collective.
+TELLS_RANKS = 4
 _RANK = 16
 
 #: NCCL's names of types: ours, and bytes of an element.

@@ -8,13 +8,15 @@ ever taken out; :meth:`Plugin.switch` has NCCL call nothing.
 
 import ctypes
 import os
+import platform
 import struct
-import threading
+import sys
 from typing import Any, NamedTuple
 
 from ..._capi.machine import executable, shared_object
 from ..._capi.machine import nccl_code as code
 from ..._records.records import Unavailable
+from ..._runtime import threads
 from . import events
 
 VARIABLE = "NCCL_PROFILER_PLUGIN"
@@ -22,13 +24,17 @@ IN_THE_PROCESS = "STATIC_PLUGIN"
 VERSIONS = (2, 3, 4, 5, 6)
 SLOTS, ROWS = 2048, 512
 EVENTS = code.EVENT_COLLECTIVE | code.EVENT_POINT_TO_POINT | code.EVENT_CHANNEL
-#: A launch whose channels NCCL has told nothing of for so long, while later ones of its communicator ended, is given
-#: up: replayed graphs and copy engines have none.
+#: A launch whose channels NCCL has told nothing of for so long is given up where later ones of its communicator ended.
 PATIENCE_NS = 10_000_000_000
+#: Where more slots are in use, the oldest whose channels NCCL has told nothing of are given up, so that what follows
+#: has room: a communicator whose collectives have no channels would hold all of them otherwise.
+CROWD = SLOTS // 2
+#: From then on no channel begins in it, and so long a thread may need that was just about to begin one.
+PARTING_NS = 50_000_000
 #: After the last end that was told, where fewer channels began than NCCL said at first.
 SETTLED_NS = 100_000_000
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _plugin: "Plugin | None" = None
 
 
@@ -54,12 +60,13 @@ class Slot(NamedTuple):
     ended_ns: int  # 0: the host is still launching it
     channels_begun: int
     channels_ended: int
-    thread: int
+    thread: int  # that launched it, as Python numbers threads
     first_ns: int  # device: start of the channel that was told first
     first_seen_ns: int  # host: when that was; 0: no channel has begun
     last_seen_ns: int  # host: when the last end was told
     event: bytes
     channels: tuple[tuple[int, int, int], ...] = ()  # (number, start, end) by the device, 0 where it is not known
+    why: str = ""  # of one that was given up
 
 
 _HEAD = struct.Struct("<QQQQQQQIIQQQQQQ")  # from STATE to LAST_SEEN
@@ -74,6 +81,7 @@ class Plugin:
         self._rows = executable.map_memory(ROWS * code.ROW_BYTES)
         self._words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
         self._open: list[int] = []  # tickets whose slots are to be looked at
+        self._parting: dict[int, tuple[int, str]] = {}  # those that are given up: since when, and why
         self._known = SLOTS  # tickets that were given before; none is 0
         for place, value in (
             (code.ASKED, SLOTS),
@@ -86,6 +94,7 @@ class Plugin:
         ):
             self._words[place // 8] = value
         base = executable.map_first(code.image(native, self._control)).address
+        self._distance = executable.thread_distance(base + native.entries["thread"])
         self._name = ctypes.create_string_buffer(b"gpusense")
         self._library = _load(image)
         functions = [base + native.entries[name] for name in ("start", "stop", "state", "finalize")]
@@ -110,6 +119,11 @@ class Plugin:
         """Collectives, sends and receives for which there was no room."""
         return int(self._words[code.LOST // 8])
 
+    @property
+    def late(self) -> int:
+        """Channels that began after their collective was given up."""
+        return int(self._words[code.LATE // 8])
+
     def communicators(self) -> dict[int, Communicator]:
         """All there were, by the addresses of their rows."""
         found = {}
@@ -119,31 +133,56 @@ class Plugin:
             state, identity, version, nodes, ranks, rank = struct.unpack_from("<QQIIII", raw)
             if not state:  # it is being made
                 continue
+            if version < events.TELLS_RANKS:  # what stands there was in registers by chance
+                nodes = ranks = rank = 0
             name = raw[code.ROW_NAME :].split(b"\0", 1)[0].decode("utf-8", "replace")
             found[row] = Communicator(row, version, identity, name, nodes, ranks, rank, state == 2)
         return found
 
     def take(self, now_ns: int) -> list[Slot]:
-        """Those that have ended, in the order of their launches. ``now_ns``: CLOCK_MONOTONIC."""
+        """Those that have ended, and those of whose channels NCCL tells nothing, in the order of their launches.
+        ``now_ns``: CLOCK_MONOTONIC."""
         slots = self.pending()
         if not slots:
             return []
         communicators = self.communicators()
         whole = {slot.ticket for slot in slots if _is_whole(slot, communicators.get(slot.row), now_ns)}
-        newest = {slot.row: slot.ticket for slot in slots if slot.ticket in whole}
+        self._give_up(slots, communicators, whole, now_ns)
         taken = []
         for slot in slots:
-            of = communicators.get(slot.row)
-            passed = slot.ticket < newest.get(slot.row, 0) or (of is not None and of.destroyed)
-            old = slot.ended_ns and now_ns - slot.ended_ns > PATIENCE_NS
-            if slot.ticket in whole or (passed and old):
+            since_ns, why = self._parting.get(slot.ticket, (now_ns, ""))
+            if slot.ticket in whole or now_ns - since_ns >= PARTING_NS:
                 at = self._at(slot.ticket)
-                taken.append(slot._replace(channels=_channels(at)) if slot.channels_begun else slot)
+                taken.append(slot._replace(channels=_channels(at) if slot.channels_begun else (), why=why))
                 ctypes.memset(at + 8, 0, code.SLOT_BYTES - 8)
-                ctypes.c_uint64.from_address(at).value = 0  # free, after all else
+                self._set(slot.ticket, code.FREE)  # after all else
+                self._parting.pop(slot.ticket, None)
         gone = {slot.ticket for slot in taken}
         self._open = [ticket for ticket in self._open if ticket not in gone]
         return taken
+
+    def _give_up(self, slots: list[Slot], communicators: dict[int, Communicator], whole: set[int], now_ns: int) -> None:
+        """No channel begins any more in those of which NCCL has told none, and will tell none as it seems."""
+        newest = {slot.row: slot.ticket for slot in slots if slot.ticket in whole}
+        crowd = len(slots) - len(whole) - CROWD
+        for slot in slots:
+            if not slot.ended_ns or slot.ticket in whole:
+                continue
+            if slot.channels_begun:
+                if self._parting.pop(slot.ticket, None):  # one has begun at the last moment
+                    self._set(slot.ticket, code.LAUNCHED)
+                continue
+            of = communicators.get(slot.row)
+            passed = slot.ticket < newest.get(slot.row, 0) or (of is not None and of.destroyed)
+            crowd -= 1
+            if slot.ticket in self._parting or not (crowd >= 0 or (passed and now_ns - slot.ended_ns > PATIENCE_NS)):
+                continue
+            why = "NCCL told of no channels" if passed else "given up for others to have room"
+            self._parting[slot.ticket] = now_ns, why
+            self._set(slot.ticket, code.GIVEN_UP)
+
+    def _set(self, ticket: int, state: int) -> None:
+        ctypes.c_uint64.from_address(self._at(ticket)).value = state
 
     @property
     def under_way(self) -> int:
@@ -153,17 +192,27 @@ class Plugin:
     def pending(self) -> list[Slot]:
         """Those that have begun and were not taken yet, in the order of their launches; without their channels."""
         asked = self._words[code.ASKED // 8]
-        self._open += range(self._known, asked)
-        self._known = asked
+        if asked - self._known <= SLOTS:
+            self._open += range(self._known, asked)
+            self._known = asked
+        else:  # a launch asks again where it finds a slot in use: there may be far more tickets than slots
+            self._look_at_all(asked)
         found, still = [], []
         for ticket in self._open:
-            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES))
+            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES), self._distance)
             if slot.ticket in (0, ticket):  # 0: it is being filled in; another's: there was no room
                 still.append(ticket)
                 if slot.ticket and slot.begun_ns:
                     found.append(slot)
         self._open = still
         return found
+
+    def _look_at_all(self, asked: int) -> None:
+        """Which tickets have got a slot; some may be about to write theirs into it, and it is looked again."""
+        raw = [struct.unpack("<QQ", ctypes.string_at(self._at(number), 16)) for number in range(SLOTS)]
+        self._open = sorted({*self._open, *(ticket for _, ticket in raw if ticket >= self._known)})
+        if all(ticket for state, ticket in raw if state):
+            self._known = asked
 
     def channels(self, slot: Slot) -> tuple[tuple[int, int, int], ...]:
         """(number, start, end) of a pending one's channels that have begun; 0 where a time is not known."""
@@ -188,16 +237,41 @@ def install() -> "Plugin | Unavailable":
         return _plugin
 
 
-def _make() -> "Plugin | Unavailable":
+def why_not() -> Unavailable | None:
+    """Why NCCL will tell this process nothing through gpusense; None where nothing is in the way. Changes nothing."""
+    if _plugin is not None:
+        return None
     chosen = os.environ.get(VARIABLE, "")
     if chosen not in ("", IN_THE_PROCESS):  # the latter stands here if a parent has set it, too
-        return Unavailable("nccl", f"{VARIABLE} names another profiler", f"unset {VARIABLE}")
+        return Unavailable("nccl", f"{VARIABLE} names another profiler, {chosen}, which stays", f"unset {VARIABLE}")
     if any(_is_defined(f"ncclProfiler_v{version}") for version in range(1, 10)):
         return Unavailable("nccl", "another profiler for NCCL is in the process")
+    found = _installed() if not chosen else None
+    if found is not None:
+        return Unavailable("nccl", f"NCCL takes the profiler {found}, which stays", f"{VARIABLE}={IN_THE_PROCESS}")
+    if executable.native(code.CODES) is None:
+        return Unavailable("nccl", f"no code for {sys.platform} on {platform.machine()}")
+    return None
+
+
+def _installed() -> str | None:
+    """The profiler that NCCL finds by its name where no variable names one."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    for folder in (*folders, "/usr/local/lib", "/usr/lib64", "/usr/lib", f"/usr/lib/{platform.machine()}-linux-gnu"):
+        path = os.path.join(folder, "libnccl-profiler.so")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+def _make() -> "Plugin | Unavailable":
+    absent = why_not()
+    if absent is not None:
+        return absent
     native = executable.native(code.CODES)
     image = native and shared_object.data_object(os.uname().machine, [f"ncclProfiler_v{n}" for n in VERSIONS], 48)
     if native is None or image is None:
-        return Unavailable("nccl", f"no code for {os.uname().machine} yet")
+        return Unavailable("nccl", f"no code for {platform.machine()}")
     try:
         made = Plugin(native, image)
     except (OSError, AttributeError) as error:
@@ -223,10 +297,11 @@ def _is_defined(name: str) -> bool:
     return True
 
 
-def _slot(raw: bytes) -> Slot:
+def _slot(raw: bytes, distance: int) -> Slot:
     _, ticket, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(raw)
     times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
-    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], raw[code.EVENT :])
+    event, thread = raw[code.EVENT :], thread + distance
+    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], event)
 
 
 def _channels(at: int) -> tuple[tuple[int, int, int], ...]:
@@ -245,4 +320,5 @@ def _is_whole(slot: Slot, communicator: Communicator | None, now_ns: int) -> boo
     if not slot.ended_ns or not slot.channels_begun or slot.channels_ended != slot.channels_begun:
         return False
     expected = events.channels(slot.event, communicator.version if communicator else events.NEWEST)
-    return slot.channels_begun >= expected or now_ns - slot.last_seen_ns > SETTLED_NS
+    # 0: of collectives by the network (CollNet) it says nothing of channels beforehand, and tells of them nevertheless.
+    return slot.channels_begun >= expected > 0 or now_ns - slot.last_seen_ns > SETTLED_NS

@@ -5,16 +5,23 @@ before the host began the launch, and NCCL's thread sees none begin before it ha
 bounds are a few microseconds apart; they drift with the timer.
 """
 
-import threading
+import os
 import time
+from collections import deque
 from typing import Any
 
-from ..._records.protocols import OnRecords
+from ..._records.metrics import CollectiveTotals
+from ..._records.protocols import OnRecords, Wait
 from ..._records.records import GpuCollective
-from ..._runtime import clock
+from ..._runtime import clock, threads
+from ..._runtime.text import time_text
 from . import events
+from .peers import Peers, Waiting, last_text, told
 from .plugin import Communicator, Plugin, Slot
+from .totals import Totals
 
+#: Collectives that are remembered for a dump, however long ago they were: what led to a hang.
+LAST = 1_000
 #: By how much the two clocks move apart, at most: 10 µs a second.
 DRIFT = 1e-5
 
@@ -51,25 +58,45 @@ class DeviceClock:
         return None if self.high is None or self.low is None else round(self.high - self.low)
 
 
+#: Of a wait, for programs.
+_TOLD = ("communicator", "communicator_name", "rank", "ranks", "name", "sequence", "peer")
+_active: "NcclSource | None" = None
+
+
+def totals() -> tuple[CollectiveTotals, ...]:
+    """Of the source of this process that was started last, while it runs."""
+    return tuple(_active.totals()) if _active is not None else ()
+
+
 class NcclSource:
     """A RecordSource. :meth:`poll` hands on what has ended; it is to be called a few times a second."""
 
     name = "nccl"
 
-    def __init__(self, plugin: Plugin) -> None:
+    def __init__(self, plugin: Plugin, folder: str | None = None) -> None:
+        """``folder``: that of the run, which all processes of the run share."""
         self.plugin = plugin
-        self._lock = threading.Lock()
+        self._peers = Peers(folder)
+        self._noted = 0  # newest ticket that the others have been told of
+        self._lock = threads.rlock()
+        self._pid = os.getpid()
         self._clocks: dict[int, DeviceClock] = {}
         self._on_records: OnRecords | None = None
-        self._handed_on = self._under_way = 0
+        self._handed_on = 0
+        self._last: deque[GpuCollective] = deque(maxlen=LAST)
+        self._totals = Totals()
 
     def start(self, on_records: OnRecords) -> None:
-        self._on_records = on_records
+        global _active
+        self._on_records, _active = on_records, self
         self.plugin.switch(True)
 
     def stop(self) -> None:
+        global _active
         self.plugin.switch(False)
         self._on_records = None
+        if _active is self:
+            _active = None
 
     def end(self, timeout_s: float) -> bool:
         """Hands on what has not ended, too, without its end: it may be what the program hung in."""
@@ -91,19 +118,25 @@ class NcclSource:
 
     def _hand_on(self, timeout_s: float) -> bool:
         """False where another thread, or this one below a signal handler, was at it all the time."""
-        if not self._lock.acquire(timeout=timeout_s):
+        if threads.mine(self._lock):
             return False
         try:
-            taken = self.plugin.take(time.monotonic_ns())
+            if not self._lock.acquire(timeout=timeout_s):
+                return False
+            now_ns = time.monotonic_ns()
+            taken = self.plugin.take(now_ns)
             communicators = self.plugin.communicators() if taken else {}
-            records = [self._record(slot, communicators) for slot in taken]
-            self._under_way = self.plugin.under_way
+            records = [self._record(slot, communicators, ended=True) for slot in taken]
+            for record in records:
+                self._note(record)
             on_records = self._on_records
             if records and on_records is not None:
+                self._totals.add(records, now_ns)
                 self._handed_on += len(records)
+                self._last.extend([record._replace(channels=()) for record in records[-LAST:]])
                 on_records(records)
         finally:
-            self._lock.release()
+            threads.give_back(self._lock)
         return True
 
     def status(self) -> dict[str, Any]:
@@ -112,21 +145,95 @@ class NcclSource:
             "communicators": len(self.plugin.communicators()),
             "collectives": self._handed_on,
             "lost": self.plugin.lost,
-            "under_way": self._under_way,
+            "late_channels": self.plugin.late,
+            "under_way": self.plugin.under_way,
         }
 
     def pending(self) -> list[GpuCollective]:
         """What has begun and not ended, in the order of their launches: what a hang waits for."""
-        if not self._lock.acquire(timeout=1.0):
+        return [record for record, _ in self._unended()]
+
+    def last(self) -> list[GpuCollective]:
+        """The last :data:`LAST` that were handed on, without their channels, and what has begun and not ended."""
+        return [*self._last, *self.pending()]
+
+    def totals(self) -> list[CollectiveTotals]:
+        """Sums so far by function and communicator."""
+        if self._pid != os.getpid():
+            return []
+        now_ns = time.monotonic_ns()
+        waits = [(record, now_ns - slot.first_seen_ns) for record, slot in self._unended(begun=True)]
+        return self._totals.rows(now_ns, waits)
+
+    def waits(self, longer_ns: int) -> list[Wait]:
+        """Of each communicator what the device has been in for so long, and what other processes of the run have waited
+        in for a rank of this one. Tells them how far this one has come."""
+        found: dict[int, tuple[GpuCollective, Slot]] = {}
+        now_ns = time.monotonic_ns()
+        for of in self.plugin.communicators().values():
+            if of.ranks:
+                self._peers.note(f"{of.id:016x}", "", of.rank, -1)
+        for record, slot in self._unended(begun=True):
+            if now_ns - slot.first_seen_ns >= longer_ns:
+                found.setdefault(slot.row, (record, slot))
+        self._peers.tell(
+            [
+                Waiting(record.communicator, record.name, record.rank, record.sequence, slot.first_seen_ns)
+                for record, slot in found.values()
+                if record.communicator is not None and record.rank is not None and record.sequence is not None
+            ]
+        )
+        session = clock.SESSION.of_monotonic(0)
+        waits = [self._wait(record, slot, now_ns) for record, slot in found.values()]
+        for wait, rank in self._peers.waited_for():
+            text = (
+                f"rank {rank} is waited for: rank {wait.rank} has been in {wait.function} number {wait.sequence:,} of "
+            )
+            text += f"communicator {wait.communicator} for {time_text(now_ns - wait.since_ns)}, and rank {rank} "
+            text += last_text(self._peers.reached(wait.communicator, wait.function, rank))
+            facts = {"communicator": wait.communicator, "name": wait.function, "sequence": wait.sequence}
+            facts |= {"rank": wait.rank, "absent": [rank]}
+            waits.append(Wait((wait[:4], rank), wait.since_ns + session, text, facts))
+        return waits
+
+    def _wait(self, record: GpuCollective, slot: Slot, now_ns: int) -> Wait:
+        name = f" ({record.communicator_name})" if record.communicator_name else ""
+        text = f"rank {record.rank} has been in {_named(record)} of communicator {record.communicator}{name} for "
+        text += time_text(now_ns - slot.first_seen_ns)
+        facts: dict[str, Any] = {field: getattr(record, field) for field in _TOLD}
+        if record.communicator is not None and record.sequence is not None:
+            missing = self._peers.missing(record.communicator, record.name, record.sequence)
+            facts |= {"came": sorted(missing.came), "absent": sorted(missing.absent), "ended": sorted(missing.ended)}
+            who = told(missing, record.ranks)
+            text += f"; {who}" if who else ""
+        return Wait((slot.ticket,), slot.first_seen_ns + clock.SESSION.of_monotonic(0), text, facts)
+
+    def _unended(self, begun: bool = False) -> list[tuple[GpuCollective, Slot]]:
+        """What has not ended; ``begun``: that the device is in. None where another thread is at it for long, or this
+        one is."""
+        if threads.mine(self._lock):
             return []
         try:
+            if not self._lock.acquire(timeout=1.0):
+                return []
             communicators = self.plugin.communicators()
-            slots = self.plugin.pending()
-            return [self._record(slot._replace(channels=self.plugin.channels(slot)), communicators) for slot in slots]
+            pending = self.plugin.pending()
+            for slot in pending:
+                if slot.ticket > self._noted:
+                    self._noted = slot.ticket
+                    self._note(self._record(slot, communicators, ended=False))
+            slots = [slot for slot in pending if slot.first_seen_ns or not begun]
+            slots = [slot._replace(channels=self.plugin.channels(slot)) for slot in slots]
+            return [(self._record(slot, communicators, ended=False), slot) for slot in slots]
         finally:
-            self._lock.release()
+            threads.give_back(self._lock)
 
-    def _record(self, slot: Slot, communicators: dict[int, Communicator]) -> GpuCollective:
+    def _note(self, record: GpuCollective) -> None:
+        """The host has launched it: for other ranks, which may wait for it."""
+        if record.communicator is not None and record.rank is not None and record.sequence is not None:
+            self._peers.note(record.communicator, record.name, record.rank, record.sequence)
+
+    def _record(self, slot: Slot, communicators: dict[int, Communicator], *, ended: bool) -> GpuCollective:
         of = communicators.get(slot.row)
         device = self._clocks.setdefault(slot.row, DeviceClock())
         device.look(slot)
@@ -162,12 +269,19 @@ class NcclSource:
             algorithm=told.algorithm,
             protocol=told.protocol,
             device_start_ns=start,
-            device_end_ns=end,
+            device_end_ns=end if ended else None,
             channels=channels,
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,
-            attributes={"timing": "host"} if by_host else None,
+            attributes={"timing": "host"} if by_host else {"untimed": slot.why} if slot.why else None,
         )
+
+
+def _named(record: GpuCollective) -> str:
+    """ "AllReduce number 41"; "Recv from rank 3"."""
+    if record.peer is not None:
+        return f"{record.name} {'to' if record.name == 'Send' else 'from'} rank {record.peer}"
+    return record.name if record.sequence is None else f"{record.name} number {record.sequence:,}"
 
 
 def _hexadecimal(number: int | None) -> str | None:

@@ -250,7 +250,7 @@ class Device:
 
     def _set_trouble(self, state: str, why: str, now_ns: int, wall_ns: int) -> GpuMetrics:
         """Leaves the device alone for a while, longer each time, and forgets what the lanes learned. Logged once."""
-        log.once(f"{self.info.uuid} {state}", "gpusense: %s %s is %s", self.info.name, self.info.pci_bus_id, why)
+        log.once(f"{self.info.uuid} {state}", "%s %s is %s", self.info.name, self.info.pci_bus_id, why)
         self._trouble = state, why
         self._life += 1
         self._retry_ns = now_ns + int(self._pause_s * 1e9)

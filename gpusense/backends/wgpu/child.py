@@ -13,19 +13,20 @@ from ..._records.records import Unavailable
 from ..._runtime import child
 
 TIMEOUT_S = 20.0
+_HANGS = "a driver hangs; vulkaninfo shows which"
 
 
 def ask(library: str, task: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any] | Unavailable:
     """The child's answer, or why there is none."""
     if not child.can_run():
         where = sys.executable or "nothing"
-        return Unavailable("wgpu", f"no Python executable for the first contact: this process runs in {where}")
+        return Unavailable("wgpu", f"there is no Python to test wgpu with: this process runs in {where}")
     try:
         done = child.run(__name__, library, task, timeout_s=timeout_s)
     except subprocess.TimeoutExpired:
-        return Unavailable("wgpu", f"first contact took more than {timeout_s:g} s", "a driver hangs; try vulkaninfo")
+        return Unavailable("wgpu", f"the test process for wgpu got no answer in {timeout_s:g} s", _HANGS)
     except OSError as error:
-        return Unavailable("wgpu", f"no child process for the first contact: {error}")
+        return Unavailable("wgpu", f"no test process for wgpu could be started: {error}")
     return _answer(done.returncode, done.stdout, done.stderr)
 
 
@@ -80,4 +81,4 @@ def _answer(code: int, out: bytes, err: bytes) -> dict[str, Any] | Unavailable:
     said = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
     # A panic's first line says what and where; the last line of a Python traceback does.
     word = next((line for line in said if "panicked at" in line), said[-1] if said else "it said nothing")
-    return Unavailable("wgpu", f"the child making first contact {ended}: {word}")
+    return Unavailable("wgpu", f"the test process for wgpu {ended}: {word}")

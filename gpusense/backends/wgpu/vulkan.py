@@ -212,7 +212,7 @@ def _calibrator(api: Any, instance: _Instance, wanted: tuple[int, int, str]) -> 
     if not same:
         return Unavailable("vulkan", f"Vulkan does not list {wanted[2]}")
     if len(same) > 1:
-        return Unavailable("vulkan", f"{len(same)} cards are called {wanted[2]}: whose clock to read is not decidable")
+        return Unavailable("vulkan", f"{len(same)} cards are called {wanted[2]}: which one's clock to read is unknown")
     if not same[0].calibrated:
         return Unavailable("vulkan", f"{same[0].name} has no {vk.EXT_CALIBRATED.decode()}")
     handle = handles[found.index(same[0])]

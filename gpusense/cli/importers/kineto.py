@@ -7,7 +7,9 @@ counted alone: there are thousands a step, and what the program named is in ``us
 from typing import Any
 
 from ..._records.records import DeviceInfo, Dim3, GpuKernel, GpuMemoryTransfer, GpuMemset, GpuSync, Path
+from ...analysis.families import is_collective
 from .chrome_json import EVENTS
+from .collectives import NAME
 from .trace import Call, Trace, vendor_of, wait_of
 
 TORCH, PROTON = "torch.profiler", "Proton"
@@ -115,6 +117,8 @@ class Reader:
             path=path,
         )
         self.trace.add(kernel, kernel.correlation_id)
+        if NAME in args and is_collective(name):  # what copies the parts of a list has them, too
+            self.trace.add_collective(args, start, end, kernel.correlation_id)
 
     def _copy(self, name: str, start: int, end: int, args: dict[str, Any], event: dict[str, Any]) -> None:
         way, _, memories = name.removeprefix("Memcpy ").partition(" ")

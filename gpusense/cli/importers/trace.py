@@ -6,7 +6,7 @@ only chain of blocks that was open, as in a run of gpusense.
 """
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 from ..._aggregation.pipeline import Limits, Pipeline
@@ -25,6 +25,7 @@ from ..._records.records import (
 from ..._runtime.text import count_text
 from ...session import Session
 from .._call_places import CallPlaces, Span
+from .collectives import TOLD, collective
 
 Work = GpuKernel | GpuMemoryTransfer | GpuMemset
 
@@ -88,6 +89,7 @@ class Trace:
         self.first_ns, self.last_ns = _LATEST_NS, -_LATEST_NS
         self._work: list[tuple[Work, Hashable]] = []
         self._calls: dict[Hashable, Call] = {}
+        self._collectives: list[tuple[dict[str, Any], int, int, Hashable]] = []
         self._waits: dict[Hashable, tuple[GpuSync, int | None]] = {}
         self._marks: list[_Mark] = []
         self._labels: dict[str, str] = {}
@@ -97,7 +99,7 @@ class Trace:
 
     def __len__(self) -> int:
         """Records so far."""
-        return len(self._work) + len(self._waits) + len(self._marks)
+        return len(self._work) + len(self._collectives) + len(self._waits) + len(self._marks)
 
     # --- in ---------------------------------------------------------------------------------------------------------
 
@@ -138,6 +140,11 @@ class Trace:
         """Work of a device; ``launch``: what its launching call is known by."""
         if self._fits() and self.see(work.start_ns, work.end_ns):
             self._work.append((work, launch))
+
+    def add_collective(self, args: dict[str, Any], start_ns: int, end_ns: int, launch: Hashable) -> None:
+        """What is told of a collective beside its kernel, see :func:`.collectives.collective`."""
+        if self._fits():
+            self._collectives.append(({name: args[name] for name in TOLD if name in args}, start_ns, end_ns, launch))
 
     def call(self, launch: Hashable, call: Call) -> None:
         """A call of the host that may have launched something."""
@@ -193,12 +200,34 @@ class Trace:
         for wait, thread in self._waits.values():
             span = None if thread is None else places.at(thread, wait.start_ns + shift)
             pipeline.record([_at(wait, span, shift)])
+        for record, launch in self._told():
+            call = self._calls.get(launch)
+            at_ns = record.start_ns if call is None else call.start_ns
+            span = None if call is None else places.at(call.thread, at_ns + shift)
+            moved = _at(record._replace(start_ns=at_ns, end_ns=at_ns), span, shift)
+            pipeline.record(
+                [
+                    moved._replace(
+                        device_start_ns=record.device_start_ns + shift,
+                        device_end_ns=record.device_end_ns + shift,
+                        thread=None if call is None else call.thread,
+                    )
+                ]
+            )
         if unplaced and blocks:
             self.notes.append(
                 f"{count_text(unplaced, 'operation')} are in no block: the trace lacks what launched them"
             )
         counters = pipeline.counters()._replace(inherited=inherited)
         return self._made(pipeline, counters, threshold, trace_all, shift)
+
+    def _told(self) -> Iterator[tuple[Any, Hashable]]:
+        """Records of collectives, once it is known which rank the trace is of."""
+        rank = self.meta.get("rank")
+        for args, start_ns, end_ns, launch in self._collectives:
+            record = collective(args, start_ns, end_ns, rank if isinstance(rank, int) else None)
+            if record is not None:
+                yield record, launch
 
     def _shift(self, written_ns: int) -> int:
         if self.first_ns > self.last_ns:

@@ -158,13 +158,13 @@ class Instrumentor:
         except ImportError:
             raise
         except Exception:  # noqa: BLE001
-            log.exception("otel-instrument", "GPU work is not exported")
+            log.exception("otel-instrument", "the OpenTelemetry export could not start; GPU work is not exported")
 
     def uninstrument(self, **_settings: Any) -> None:
         try:
             uninstrument()
         except Exception:  # noqa: BLE001
-            log.exception("otel-uninstrument", "the end of the export failed")
+            log.exception("otel-uninstrument", "ending the OpenTelemetry export failed")
 
 
 def switched_off(environ: Mapping[str, str]) -> str:

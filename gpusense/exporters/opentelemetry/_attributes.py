@@ -14,6 +14,7 @@ from ..._records.records import (
     BlockRecord,
     ComputeBlock,
     GpuAllocation,
+    GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
@@ -333,6 +334,34 @@ def _allocation(record: GpuAllocation) -> Iterator[tuple[str, Any]]:
     yield "gpu.allocation.memory", record.memory
 
 
+def _collective(record: GpuCollective) -> Iterator[tuple[str, Any]]:
+    yield "gpu.communicator.id", record.communicator
+    yield "gpu.communicator.name", record.communicator_name
+    yield "gpu.communicator.rank", record.rank
+    yield "gpu.communicator.size", record.ranks
+    yield "gpu.collective.sequence", record.sequence
+    yield "gpu.collective.peer", record.peer
+    yield "gpu.collective.bytes", record.bytes
+    yield "gpu.collective.data_type", record.data_type
+    yield "gpu.collective.algorithm", record.algorithm
+    yield "gpu.collective.protocol", record.protocol
+
+
+def hang_attributes(found: Mapping[str, Any], wait: Mapping[str, Any]) -> Attributes:
+    """Of the evidence of a hang; ``wait``: in what, for another process."""
+    about = {
+        "gpusense.hang.text": found.get("text")
+        or f"nothing completed for {found['after_s']:g} s although there was work",
+        "gpusense.hang.absent": wait.get("absent") or None,
+        "gpu.collective.name": wait.get("name"),
+        "gpu.collective.sequence": wait.get("sequence"),
+        "gpu.communicator.id": wait.get("communicator"),
+        "gpu.communicator.rank": wait.get("rank"),
+        "gpu.communicator.size": wait.get("ranks"),
+    }
+    return {key: cleaned for key, value in about.items() if (cleaned := clean(value)) is not None}
+
+
 def _compute(record: ComputeBlock) -> Iterator[tuple[str, Any]]:
     yield "compute.elements", record.elements
     yield "compute.is_slow", record.is_slow
@@ -370,12 +399,13 @@ _SHAPES: dict[type, tuple[str, Callable[[Any], Iterator[tuple[str, Any]]]]] = {
     GpuMemset: ("gpu_memset", _memset),
     GpuSync: ("gpu_sync", _sync),
     GpuAllocation: ("gpu_allocation", _allocation),
+    GpuCollective: ("gpu_collective", _collective),
     ComputeBlock: ("compute_block", _compute),
     BlockRecord: ("", _block),
     Syscall: ("syscall", _syscall),
 }
 
-#: Classes of the records that get a span of their own; NCCL's calls and counters of blocks are no work.
+#: Classes of the records that get a span of their own; counters of blocks are no work.
 SPANNED = frozenset(_SHAPES)
 
 _OPERATIONS: dict[type, str] = {
@@ -384,6 +414,7 @@ _OPERATIONS: dict[type, str] = {
     GpuMemset: "memset",
     GpuSync: "sync",
     GpuAllocation: "allocation",
+    GpuCollective: "collective",
     ComputeBlock: "compute",
     BlockRecord: "block",
     Syscall: "syscall",

@@ -32,9 +32,9 @@ except ImportError:  # before 1.28
     Exemplar = None
 
 from ... import __version__
-from ..._records.metrics import GpuMetrics
+from ..._records.metrics import CollectiveTotals, GpuMetrics
 from ..._runtime import clock, log
-from .._instruments import INSTRUMENTS, Instrument
+from .._instruments import COLLECTIVES, INSTRUMENTS, Instrument
 from ._attributes import Redact, apply_redaction
 from ._histograms import Deltas, Series, Work
 from ._otlp import Otlp, hand_over
@@ -46,6 +46,9 @@ class Samples(Protocol):
     """Where device samples come from."""
 
     def latest(self) -> Sequence[GpuMetrics]: ...
+
+    def collectives(self) -> Sequence[CollectiveTotals]:
+        """Sums of NCCL's collectives in this process."""
 
     def close(self) -> None: ...
 
@@ -147,12 +150,13 @@ class Metrics:
         self._last_ns = moment
 
     def observe(self, instrument: Instrument) -> Iterator[Observation]:
-        """Values of one instrument for every device; a row that fails costs that device's row."""
-        for sample in self._samples.latest():
+        """Values of one instrument for every device, or for all sums of collectives; a row that fails costs itself."""
+        rows: Sequence[Any] = self._samples.collectives() if instrument in COLLECTIVES else self._samples.latest()
+        for sample in rows:
             try:
                 values = list(instrument.read(sample))
             except Exception:  # noqa: BLE001 - one device's odd value must not cost the others
-                log.exception(f"otel-{instrument.name}", "%s is left out", instrument.name)
+                log.exception(f"otel-{instrument.name}", "the metric %s is left out", instrument.name)
                 continue
             for value, attributes in values:
                 yield Observation(value, apply_redaction(self._redact, attributes)[0])
@@ -316,7 +320,7 @@ def _register(provider: Any, slot: _Slot, own: Sequence[OwnCounter]) -> None:
         "counter": meter.create_observable_counter,
         "updowncounter": meter.create_observable_up_down_counter,
     }
-    for row in INSTRUMENTS:
+    for row in (*INSTRUMENTS, *COLLECTIVES):
         create[row.kind](row.name, [_callback(slot, row)], unit=row.unit, description=row.description)
     for index, (name, unit, description, _read) in enumerate(own):
         meter.create_observable_counter(name, [_own_callback(slot, index)], unit=unit, description=description)

@@ -17,7 +17,7 @@ from ..._runtime import log, process
 from ..._runtime.clock import now_ns
 from ..._tracing import select as selection
 from . import _spans as reasons
-from ._attributes import MAX_TEXT, SPANNED, Redact, text
+from ._attributes import MAX_TEXT, SPANNED, Redact, hang_attributes, text
 from ._budget import Allowance, Placed, longest, select
 from ._histograms import Work
 from ._inside import OfTracer, only_place
@@ -31,6 +31,7 @@ from ._worker import Inbox, Worker
 #: Reasons that are no choice of anybody: the endpoint, or the way to it, did not take the records.
 UNSENT = ("export_failed", "no_exporter", "queue_full")
 OFF, ANOTHER_COPY = "off", "another_copy"
+HANG = "gpusense.hang"
 #: A block's span waits so long for what the device still does of it; reading that takes so long at most, and where it
 #: takes longer the span waits, too, up to here.
 HOLD_S, READ_S, LONGEST_HOLD_S = 1.0, 0.5, 10.0
@@ -48,6 +49,18 @@ class Settings(NamedTuple):
     redact: Redact | None = None
     spans: bool = True
     summed_spans: bool = True
+
+
+class Hang(NamedTuple):
+    """The span of a hang, from its beginning until it was noticed."""
+
+    name: str
+    context: SpanContext
+    parent: SpanContext | None
+    attributes: dict[str, Any]
+    start_ns: int
+    end_ns: int
+    failed: bool = True
 
 
 class Providers(Protocol):
@@ -87,6 +100,7 @@ class Pipeline:
         self._open = True
         self._ready: deque[Any] = deque(maxlen=64)
         self._root_lost = False
+        self._hangs: set[int] = set()  # that were told, by when they were noticed
         self._metrics_s = time.monotonic()
         self.view = View(tracer_of, target, settings.redact)
         self.inbox = Inbox(settings.queue)
@@ -217,6 +231,7 @@ class Pipeline:
             due = 0
         if look:
             self.view.look(now)  # before the inbox is emptied: the tracer hands us what was still under way
+            self._note_hangs()
         records = self.inbox.take()
         if records or self._ready or due:
             self._all_accounted(records, sys.maxsize if hurry else due)
@@ -225,6 +240,20 @@ class Pipeline:
         if self.metrics is not None and (final or now - self._metrics_s >= self.settings.metric_interval_s):
             self._metrics_s = now
             self.metrics.export()
+
+    def _note_hangs(self) -> None:
+        """A span for each hang, once."""
+        for found in self.view.session().meta.get("hang") or ():
+            noticed_ns, wait = found["noticed_ns"], found.get("wait") or {}
+            parent, ids = self.default_parent(), self.ids()
+            if noticed_ns in self._hangs or ids is None:
+                continue
+            self._hangs.add(noticed_ns)
+            context = child(ids, parent, HANG)
+            if context is not None:
+                about = hang_attributes(found, wait)
+                start_ns = wait.get("since_ns") or found.get("last_completed_ns") or noticed_ns
+                self._ready.append(Hang(HANG, context, parent, about, min(start_ns, noticed_ns), noticed_ns))
 
     def _all_accounted(self, records: list[Record], due: int) -> None:
         """Whatever fails in between, each record is counted as one thing. ``due``: blocks that wait no longer."""
@@ -326,7 +355,7 @@ class Pipeline:
         try:
             return make(*arguments)
         except Exception:  # noqa: BLE001 - one odd record must not cost its batch
-            log.exception("otel-span", "a record could not be made a span")
+            log.exception("otel-span", "a record could not be turned into a span")
             return reasons.INVALID
 
     def _send(self, spans: list[tuple[Any, int]]) -> None:
@@ -346,7 +375,7 @@ class Pipeline:
         try:
             failed, reason = self.target.send([span for span, _count in batch], more)
         except Exception:  # noqa: BLE001 - a foreign processor may fail in any way; it costs its batch
-            log.exception("otel-send", "a batch of spans was not taken")
+            log.exception("otel-send", "the exporter raised on a batch of spans, which is lost")
             failed, reason = Sent(len(batch))
         for _span, count in batch[: len(batch) - failed]:
             self.exported += count > 0
@@ -362,7 +391,7 @@ class Pipeline:
         else:
             self.dropped[reason] += 1
 
-    def _root_span(self, root: RootSpan) -> Any:
+    def _root_span(self, root: "RootSpan | Hang") -> Any:
         assert root.context is not None
         assert root.end_ns is not None
         return self._builder.root(
@@ -391,7 +420,7 @@ class Pipeline:
         try:
             return bool(self.tracer.flush(timeout_s))
         except Exception:  # noqa: BLE001 - at exit nothing may fail
-            log.exception("otel-flush", "the tracer could not be flushed")
+            log.exception("otel-flush", "the tracer could not be flushed before the OpenTelemetry export")
             return True
 
     def _leave_tracer(self) -> None:
@@ -405,7 +434,7 @@ class Pipeline:
                 tracer.remove_sink(self.sink)
                 tracer.remove_block_listener(self.blocks)
         except Exception:  # noqa: BLE001 - at exit nothing may fail
-            log.exception("otel-leave", "the export could not be taken off the tracer")
+            log.exception("otel-leave", "the OpenTelemetry export could not be ended in full")
 
     def at_exit(self) -> None:
         self.close()

@@ -140,7 +140,7 @@ class Providers:
                 try:
                     self.follow()
                 except Exception:  # noqa: BLE001 - nothing of ours may reach the application's start
-                    log.exception("otel-follow", "the new provider is looked at later")
+                    log.exception("otel-follow", "the new OpenTelemetry provider is looked at later")
             return result
 
         trace.set_tracer_provider = self._watching = set_tracer_provider

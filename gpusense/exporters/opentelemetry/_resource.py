@@ -72,7 +72,9 @@ def _detected_here() -> Any:
         except Exception:  # noqa: PERF203 - there are two or three
             if detector.raise_on_error:
                 raise
-            log.exception(f"otel-detector-{type(detector).__name__}", "%s says nothing", type(detector).__name__)
+            log.exception(
+                f"otel-detector-{type(detector).__name__}", "%s failed and is left out", type(detector).__name__
+            )
     if not found.attributes.get("service.name"):
         program = os.path.basename(sys.executable or "")
         found = found.merge(Resource({"service.name": f"unknown_service:{program}" if program else "unknown_service"}))

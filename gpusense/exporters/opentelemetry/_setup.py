@@ -156,11 +156,15 @@ class _Samples:
         if start and self._running() is None:
             from ... import monitor
 
-            self._own = monitor.start_background(interval=MONITOR_INTERVAL_S)
+            self._own = monitor.start_background(interval=MONITOR_INTERVAL_S, gpm=True)
 
     def latest(self) -> Any:
         source = self._running()
         return source.latest() if source is not None else ()
+
+    def collectives(self) -> Any:
+        module = sys.modules.get(f"{package.NAME}.backends.nccl.source")  # not loaded: NCCL tells nothing
+        return module.totals() if module is not None else ()
 
     def close(self) -> None:
         if self._own is not None:

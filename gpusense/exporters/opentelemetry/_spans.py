@@ -9,7 +9,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
 
-from ..._records.records import KINDS, BlockRecord, Record
+from ..._records.records import KINDS, BlockRecord, GpuCollective, Record
 from ._attributes import (
     MAX_TEXT,
     Attributes,
@@ -87,6 +87,10 @@ class SpanBuilder:
 
     def locate(self, record: Record) -> Placed | str:
         """The record with its parent, or the reason why it gets no span. Times become integers here."""
+        if (
+            type(record) is GpuCollective and record.device_start_ns and record.device_end_ns
+        ):  # else its launch is shown
+            record = record._replace(start_ns=record.device_start_ns, end_ns=record.device_end_ns)
         first, last = record.start_ns, record.end_ns
         start, end = nanoseconds(first), nanoseconds(last)
         if start is None or end is None or end < start or not _countable(record):

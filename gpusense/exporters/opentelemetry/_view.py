@@ -52,7 +52,7 @@ class View:
         recorder = getattr(tracer, "recorder", None)
         if recorder is None or recorder.store.mode != "file":
             return tracer.session()
-        log.once("otel-file", "gpusense run writes a session file: kernels are not sent meanwhile, but with --live")
+        log.once("otel-file", "kernels are not sent while gpusense run writes a session file; give it --live")
         return recorder.snapshot()
 
     def resource(self) -> Any:

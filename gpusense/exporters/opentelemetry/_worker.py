@@ -125,7 +125,7 @@ class Worker:
         try:
             self._step(final)
         except Exception:  # noqa: BLE001 - the thread must live on
-            log.exception("otel-worker", "a batch for OpenTelemetry was lost")
+            log.exception("otel-worker", "a batch of records could not be exported to OpenTelemetry and is lost")
 
     def forget(self) -> None:
         """In a forked child: the parent's thread and locks are not there."""

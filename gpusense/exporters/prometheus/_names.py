@@ -3,13 +3,13 @@ DCGM's fields. Pure.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ... import __version__
-from ..._records.metrics import GpuMetrics
+from ..._records.metrics import CollectiveTotals, GpuMetrics
 from ..._runtime import log
-from .._instruments import INSTRUMENTS, Instrument, Value
+from .._instruments import COLLECTIVES, INSTRUMENTS, Instrument, Value
 from ._text import Family
 
 #: What a unit of the conventions is called at the end of a name.
@@ -21,17 +21,19 @@ _UNITS = {
     "J": "joules",
     "W": "watts",
     "rpm": "rpm",
+    "s": "seconds",
 }
 
 
-def families(samples: Iterable[GpuMetrics], names: str) -> list[Family]:
-    """Every metric of ``samples``, whose devices differ. Raises ValueError for unknown ``names``."""
+def families(samples: Iterable[GpuMetrics], names: str, collectives: Iterable[CollectiveTotals] = ()) -> list[Family]:
+    """Every metric of ``samples``, whose devices differ, and of ``collectives``, for which DCGM has no names. Raises
+    ValueError for unknown ``names``."""
     if names not in NAMES:
         raise ValueError(f"names must be one of {', '.join(NAMES)}, not {names!r}")
-    rows = list(samples)
-    return [Family("gpusense_build_info", "gauge", "", "Version of gpusense", [({"version": __version__}, 1)])] + [
-        _family(make, rows) for make in NAMES[names]
-    ]
+    rows, sums = list(samples), list(collectives) if names == "gpusense" else []
+    about = Family("gpusense_build_info", "gauge", "", "Version of gpusense", [({"version": __version__}, 1)])
+    of_sums = [_family(_of_conventions(row), sums) for row in COLLECTIVES] if sums else []
+    return [about, *(_family(make, rows) for make in NAMES[names]), *of_sums]
 
 
 class _Metric:
@@ -39,9 +41,7 @@ class _Metric:
 
     __slots__ = ("help", "kind", "name", "read", "unit")
 
-    def __init__(
-        self, name: str, kind: str, unit: str, text: str, read: Callable[[GpuMetrics], Iterator[Value]]
-    ) -> None:
+    def __init__(self, name: str, kind: str, unit: str, text: str, read: Callable[[Any], Iterator[Value]]) -> None:
         self.name = name
         self.kind = kind
         self.unit = unit
@@ -49,13 +49,13 @@ class _Metric:
         self.read = read
 
 
-def _family(metric: _Metric, samples: list[GpuMetrics]) -> Family:
+def _family(metric: _Metric, samples: Sequence[Any]) -> Family:
     found: dict[tuple[tuple[str, str], ...], tuple[dict[str, str], float]] = {}
     for sample in samples:
         try:
             values = list(metric.read(sample))
         except Exception:  # noqa: BLE001 - one device's odd value must not cost the others
-            log.exception(f"prometheus-{metric.name}", "%s is left out", metric.name)
+            log.exception(f"prometheus-{metric.name}", "the metric %s is left out", metric.name)
             continue
         for value, attributes in values:
             labels = {key.replace(".", "_"): str(text) for key, text in attributes.items() if text is not None}

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._records.metrics import GpuMetrics
 from ..._runtime import log, threads
+from ...monitor import collectives
 from ._names import families
 from ._text import accepted, written
 
@@ -62,7 +63,7 @@ class _Listener(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # who has gone away may do so
-            log.exception("prometheus-scrape", "a scrape failed")
+            log.exception("prometheus-scrape", "a scrape by Prometheus failed")
 
 
 class _Scrape(BaseHTTPRequestHandler):
@@ -82,7 +83,8 @@ class _Scrape(BaseHTTPRequestHandler):
             self.send_error(404, explain=f"metrics are at {PATH}")
             return
         form = accepted(",".join(self.headers.get_all("Accept", ())))
-        body = written(families(self.server.latest(), self.server.names), form).encode()
+        found = families(self.server.latest(), self.server.names, collectives())
+        body = written(found, form).encode()
         self.send_response(200)
         self.send_header("Content-Type", form.content_type)
         self.send_header("Content-Length", str(len(body)))

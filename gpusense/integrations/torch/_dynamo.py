@@ -56,4 +56,4 @@ def _skip_our_files() -> None:
         rules: Any = sys.modules[_RULES]
         rules.add(package.NAME)
     except Exception:  # noqa: BLE001 - a torch that has no such function; its compiled code may get a graph break more
-        log.exception("torch dynamo", "gpusense: torch's compiler was not told to pass over gpusense")
+        log.exception("torch dynamo", "torch.compile could not be told to leave gpusense's own code out")

@@ -136,7 +136,7 @@ class State:
         self.on[part] = False
         error = sys.exc_info()[1]
         self.errors.append(f"{part}: {type(error).__name__}: {error}")
-        log.exception(f"torch {part}", f"gpusense: the torch integration's {part} failed once and was switched off")
+        log.exception(f"torch {part}", f"the torch integration's {part} failed once and was switched off")
 
     def end(self) -> None:
         """Every part ends; what is open is still closed."""

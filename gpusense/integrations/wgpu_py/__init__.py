@@ -101,7 +101,7 @@ def _tell(why: Unavailable) -> None:
     """Nobody looks at what an import has led to: the log says it, and the session."""
     from ...backends.wgpu.source import SOURCE
 
-    log.once("wgpu refused", "gpusense: wgpu is not traced: %s", why.reason)
+    log.once("wgpu refused", "wgpu is not traced: %s", why.reason)
     SOURCE.refused(why.reason)
     if get_tracer().active:
         get_tracer().add_source(SOURCE)
@@ -126,7 +126,7 @@ def _install(api: Any, asked: Any, copies: bool, tracer: Any) -> bool | Unavaila
         patches.undo()
         if hooks is not None:
             hooks.close()
-        reason = f"this wgpu-py is not as known: {type(error).__name__}: {error}"
+        reason = f"this version of wgpu-py does not fit gpusense: {type(error).__name__}: {error}"
         return Unavailable("wgpu_py", reason, "update gpusense")
     tracer.add_source(SOURCE)
     _installed.now = _Instrumentation(hooks, patches, tracer)

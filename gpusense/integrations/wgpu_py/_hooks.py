@@ -145,11 +145,11 @@ class Hooks:
     def fail(self, where: str) -> None:
         """An error of ours: logged once a place; after a few of them the wrappers only pass through."""
         self._errors += 1
-        log.exception(f"wgpu {where}", "gpusense: tracing wgpu failed in %s", where)
+        log.exception(f"wgpu {where}", "tracing wgpu failed in %s", where)
         if self._errors >= MAX_ERRORS and self.on:
             self.failed = True
             self._off()
-            log.once("wgpu off", "gpusense: wgpu tracing is off after %d errors", self._errors)
+            log.once("wgpu off", "wgpu tracing is off after %d errors", self._errors)
 
     def pump(self, timer: DeviceTimer) -> None:
         """Moves ``timer`` along, and hands on what is staged."""

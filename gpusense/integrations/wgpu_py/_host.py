@@ -233,7 +233,7 @@ class _Callbacks:
             if action is not None:
                 action(int(status) == self._success)
         except Exception:  # noqa: BLE001 - cffi would print it into the program's stderr
-            log.exception("wgpu callback", "gpusense: a wgpu callback failed")
+            log.exception("wgpu callback", "a callback of wgpu failed inside gpusense")
 
 
 #: By wgpu-py's backend module: held until the process ends.

@@ -90,7 +90,8 @@ def _phase(
     """What the page shows of one phase: of every device together."""
     found = divisions.of(name)
     rows = sorted(
-        (row for one in found for row in one.operations), key=lambda row: (-row.total_ns, -row.count, row.name)
+        ((row, one.program.root) for one in found for row in one.operations),
+        key=lambda of: (-of[0].total_ns, -of[0].count, of[0].name),
     )
     shown = rows[:_TABLE_LIMIT]
     steps = found[0].steps
@@ -100,6 +101,7 @@ def _phase(
         "label": "whole run" if name == ALL else phase_text(name, found[0].program.steps),
         "of": found[0].of,
         "judged": judged,
+        "at_once": "; ".join(divisions.at_once(name)),
         "note": f"{steps.number:,} × {time_text(steps.median_ns)}" if steps is not None else _length(found),
         "steps": None if steps is None else steps.number,
         "tiles": _tiles(session, facts, found),
@@ -112,10 +114,12 @@ def _phase(
             }
             for one in found
         ],
-        "operations": [_operation(session, row, ranks, places) for row in shown],
+        "operations": [_operation(session, row, ranks, places, root) for row, root in shown],
         "more_operations": len(rows) - len(shown),
         "histograms": {
-            at: _bins(values) for at, row in enumerate(shown[:_HISTOGRAMS]) if (values := divisions.lengths(name, row))
+            at: _bins(values)
+            for at, (row, _) in enumerate(shown[:_HISTOGRAMS])
+            if (values := divisions.lengths(name, row))
         },
     }
 
@@ -277,11 +281,15 @@ def _tile(what: str, value: str, note: str) -> dict[str, str]:
     return {"label": what, "value": value, "note": note}
 
 
-def _operation(session: Session, row: Operation, ranks: dict[str, int], places: Places) -> dict[str, Any]:
+def _operation(
+    session: Session, row: Operation, ranks: dict[str, int], places: Places, root: str | None = None
+) -> dict[str, Any]:
+    """``root``: of the process whose calls a row counts, where others are in the session."""
     shown = row._asdict()
-    shown["place"] = places.operation(row)
+    shown["place"] = places.operation(row, root)
     shown["what"] = called({row.backend}) if row.kind == "kernel" else row.kind
-    shown["card"] = device_text(session.devices, row.backend, row.device) if row.kind in DEVICE_KINDS else "–"
+    known = row.kind in DEVICE_KINDS or row.device is not None
+    shown["card"] = device_text(session.devices, row.backend, row.device) if known else "–"
     timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
     shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)

@@ -14,6 +14,7 @@ from ...analysis.busy import window
 from ...analysis.facts import Facts
 from ...analysis.families import is_collective
 from ...analysis.rows import Rows
+from ...analysis.words import WHY_IDLE
 from ...session import Session
 from ..divisions import GAPS, Divisions, Gap, phase_text
 from ..tracks import Track, WorkTrack, dealt, end_of, label, levels, thread_names, tracks, work_tracks
@@ -416,7 +417,7 @@ def _gap_row(made: Events, group: str, gaps: Iterable[Gap], resolution: int) -> 
     for begin, until, cause in gaps:
         start.append(begin)
         end.append(until)
-        name.append(made.name_id(GAPS[cause], f"gap-{cause}"))
+        name.append(made.name_id(GAPS[cause], f"gap-{cause}", WHY_IDLE.get(cause, "")))
     if not start:
         return 0
     count = len(start)

@@ -42,6 +42,7 @@ function shares() {
         h("div", { class: "chart-cell" }, drawn ? [drawn.picture.element, drawn.scale] : h("span", { class: "quiet" }, "summed only")));
     });
     section.replaceChildren(h("h2", {}, "Heaviest operations", h("small", { class: "wide" }, `share of the ${phase.of}; how long single calls took`)),
+      ...(phase.at_once ? [h("p", { class: "quiet" }, `Shares: ${phase.at_once}.`)] : []),
       ...(rows.length ? rows : [h("p", { class: "quiet" }, "Nothing ran on a device in this phase.")]));
     again();
     if (section.isConnected) started.forEach((fit) => fit());
@@ -113,7 +114,7 @@ if (data.phases.length > 1)
 if (drawn && data.phases.length > 1) drawn.phase(phase.name);
 document.getElementById("foot").append(...foot());
 document.getElementById("verdict").append(...[showFinding(data.findings[0], "Verdict")].filter(Boolean));
-document.body.append(trail);
+(drawn ? drawn.section.querySelector(".details") : document.body.lastChild).before(trail);  // on a narrow screen it stays there
 document.getElementById("tools").append(
   h("button", { type: "button", onclick: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark") }, "Dark or light"),
   h("button", { type: "button", class: "wide", onclick: () => print() }, "Print"));

@@ -4,11 +4,11 @@ let shown = null;
 
 const isPlace = (place) => place !== null && place !== undefined;
 
-/** The times of some places, [start, length] in order; of the chosen phase alone where it has any. */
+/** The times of some places, [start, length, place] in order; of the chosen phase alone where it has any. */
 function timesOf(places) {
   const all = places.flatMap((place) => {
     const { at } = data.places[place], pairs = [];
-    for (let i = 0, start = 0; i < at.length; i += 2) pairs.push([start += at[i], at[i + 1]]);  // from the one before
+    for (let i = 0, start = 0; i < at.length; i += 2) pairs.push([start += at[i], at[i + 1], place]);  // from the one before
     return pairs;
   }).sort((a, b) => a[0] - b[0]);
   const spans = data.timeline.phases.filter(([name]) => name === phase.name);
@@ -40,7 +40,7 @@ function goTo(places, origin, title, before = phase.name) {
 function another(by) {
   const { times, name, what, of, all, longest } = shown;
   shown.at = Math.max(0, Math.min(times.length - 1, shown.at + by));
-  const [start, length] = times[shown.at], [text, steps] = trail.children;
+  const [start, length, place] = times[shown.at], [text, steps] = trail.children, { group, path } = data.places[place];
   const number = times.length.toLocaleString("en"), many = counted(of, what, what === "pass" ? "passes" : what + "s");
   const count = all < of ? `the ${number} longest here, ${many} in the run` : times.length < of ? `${number} here, ${many} in the run` : many;
   text.replaceChildren(h("b", {}, name || (what === "part" ? "This part of the run" : shown.title)), ` ${time(length)} at ${time(start)}`,
@@ -48,7 +48,7 @@ function another(by) {
   steps.hidden = times.length < 2;
   steps.children[0].disabled = shown.at === 0;
   steps.children[1].disabled = shown.at === times.length - 1;
-  globalThis.showOnTimeline({ start, end: start + length, name: name || undefined });
+  globalThis.showOnTimeline({ start, end: start + length, name: name || undefined, group, path });
 }
 
 function goBack() {

@@ -5,7 +5,7 @@ Rows ask for a place and get its number; the page carries the places that were a
 
 from array import array
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import nlargest
 from itertools import chain, islice
 from operator import sub
@@ -15,11 +15,13 @@ from ..._records.device_identity import card
 from ..._records.records import Path
 from ..._records.work import WITH_ROWS
 from ..._runtime.text import one_line
+from ...analysis.busy import DeviceKey
 from ...analysis.facts import Facts, Finding
 from ...analysis.operation import Operation
+from ...analysis.view import View
 from ...analysis.words import copies_text
 from ..divisions import GAPS, Divisions
-from ..tracks import label
+from ..tracks import group_name, label
 
 #: Times a place has: one of a few rows many, one of many rows few, and all together no more than a page can carry.
 _MOST, _FEWEST, _TOGETHER = 60, 4, 20_000
@@ -49,9 +51,10 @@ class Places:
         self._known: dict[Any, int | None] = {}
         self._limit = max(_FEWEST, min(_MOST, _TOGETHER // max(1, len(self._groups) + len(self._passes))))
 
-    def operation(self, row: Operation) -> int | None:
-        """Of its calls; None where they were only summed."""
-        return self._of(row.kind, row.name, row.direction, _where(row.kind, row.backend, row.device))
+    def operation(self, row: Operation, root: str | None = None) -> int | None:
+        """Of its calls, those of one process where ``root`` names one; None where they were only summed."""
+        device = None if row.kind == "sync" else (row.backend, row.device)
+        return self._of(row.kind, row.name, row.direction, _where(row.kind, row.backend, row.device), device, root)
 
     def called(self, kind: str, name: str, device: int | None = None) -> int | None:
         """Of the calls of the heaviest operation of that name; on any device where none is given."""
@@ -62,25 +65,29 @@ class Places:
         """Of its passes; None where they were only summed."""
         if not path:
             return None
-        return self._place(("block", path), path[-1], "pass", lambda: self._passes.get(path, ()))
+        return self._place(("block", path), path[-1], "pass", lambda: self._passes.get(path, ()), path=path[:-1])
 
     def within(self, path: Path, kind: str, name: str) -> int | None:
         """Of the calls that a block itself launched."""
         key = "within", path, kind, name
         mine = self._launched.get((path, kind, name), [])
-        return self._place(key, label(name), "call", lambda: self._times(mine, _OF_A_BAR), len(mine))
+        return self._place(key, label(name), "call", lambda: self._times(mine, _OF_A_BAR), len(mine), path=path)
 
     def first_call(self, kind: str, name: str, device: int | None) -> int | None:
         """Of the first call of an operation."""
         same = kind, name, device
         mine = [row for what, rows in self._groups.items() if (*what[:2], what[3][1]) == same for row in rows]
         first = sorted(mine, key=self._facts.work.start.__getitem__)[:1]
-        return self._place(("first", same), label(name), "call", lambda: self._times(first), len(mine))
+        group = self._group(("cuda", device))
+        return self._place(("first", same), label(name), "call", lambda: self._times(first), len(mine), group)
 
     def first_passes(self, path: Path, count: int) -> int | None:
         """Of the first passes of a block."""
         mine = self._passes.get(path, [])
-        return self._place(("first", path), path[-1], "pass", lambda: sorted(mine)[:count], len(mine)) if path else None
+        if not path:
+            return None
+        times = sorted(mine)[:count]
+        return self._place(("first", path), path[-1], "pass", lambda: times, len(mine), path=path[:-1])
 
     def line(self, line: str | None) -> int | None:
         """Of the waits that began at this line of the program."""
@@ -97,39 +104,70 @@ class Places:
         """Of the copies of one direction between two kinds of memory."""
         what = "transfer", direction, card(backend, device), source, destination
         mine = self._ways.get(what, [])
-        return self._place(("way", what), label(direction), "copy", lambda: self._times(mine), len(mine))
+        group = self._group((backend, device))
+        return self._place(("way", what), label(direction), "copy", lambda: self._times(mine), len(mine), group)
 
     def finding(self, finding: Finding) -> int | None:
-        """Of the gaps, copies or kernels that it is about; else of the phase in which it holds."""
+        """Of the gaps, copies or kernels that it is about, on its device; else of the phase in which it holds."""
         cause, where = _CAUSES.get(finding.kind), finding.where
-        if cause and (place := self._place(("gap", cause), GAPS[cause], "gap", lambda: self._gaps(cause))) is not None:
-            return place
+        about = [views for views in self._divisions.views.values() if finding.device in ("", views[0].called)]
+        device = about[0][0].key if finding.device and about else None
+        if cause:
+            key = "gap", cause, finding.device, finding.phase
+            times = partial(self._gaps, about, cause, finding.phase)
+            if (place := self._place(key, GAPS[cause], "gap", times, group=self._group(device))) is not None:
+                return place
         for row in self._facts.device_operations:
             called = copies_text(row.direction or "") if row.kind == "transfer" else one_line(row.name, 60)
-            if where and where.partition(",")[0] == called:
+            here = device is None or card(row.backend, row.device) == card(*device)
+            if here and where and where.partition(",")[0] == called:
                 return self.operation(row)
+        programs = [views[0].program for views in about]
         spans = [
             (phase.start_ns, phase.end_ns)
-            for program in self._divisions.programs
+            for program in dict.fromkeys(programs)
             for phase in program.phases
             if phase.name == finding.phase
         ]
-        return self._place(("phase", finding.phase), None, "part", lambda: spans) if spans else None
+        return self._place(("phase", finding.phase, finding.device), None, "part", lambda: spans) if spans else None
 
     # ---- how a place is made
 
-    def _of(self, kind: str, name: str, direction: str | None, device: tuple[str, int | None]) -> int | None:
-        what = kind, name, direction, device
-        if kind in WITH_ROWS:
-            mine = self._groups.get(what, [])
-            return self._place(what, label(name), "call", lambda: self._times(mine), len(mine))
-        return self._place((kind, name), label(name), "call", lambda: self._others.get((kind, name), ()))
+    def _of(
+        self,
+        kind: str,
+        name: str,
+        direction: str | None,
+        where: tuple[str, int | None],
+        device: DeviceKey | None,
+        root: str | None,
+    ) -> int | None:
+        what, work = (kind, name, direction, where), self._facts.work
+        if kind not in WITH_ROWS:
+            return self._place((kind, name), label(name), "call", lambda: self._others.get((kind, name), ()))
+        mine = self._groups.get(what, [])
+        if root is not None:
+            mine = [row for row in mine if work.paths[work.path[row]][:1] == (root,)]
+        group, path = self._group(device), () if root is None else (root,)
+        return self._place((what, root), label(name), "call", lambda: self._times(mine), len(mine), group, path)
+
+    def _group(self, device: DeviceKey | None) -> str:
+        """The group of a device's rows."""
+        return "" if device is None else group_name(self._facts.session, device)
 
     def _place(
-        self, key: Any, name: str | None, what: str, times: "Callable[[], Iterable[_Times]]", of: int | None = None
+        self,
+        key: Any,
+        name: str | None,
+        what: str,
+        times: "Callable[[], Iterable[_Times]]",
+        of: int | None = None,
+        group: str = "",
+        path: Path = (),
     ) -> int | None:
         """The number of a place, made of its longest times when it is asked for the first time. ``of``: how many there
-        are, where these are not all."""
+        are, where these are not all. ``group``, ``path``: of the rows and of the blocks in which they are to be looked
+        for: at the same time there may be others of that name."""
         if key in self._known:
             return self._known[key]
         found = list(times())
@@ -141,7 +179,9 @@ class Places:
                 (start - last, end - start) for (start, end), last in zip(longest, before, strict=False)
             )
             shown = None if name is None else one_line(name, _NAME_LIMIT)
-            self.rows.append({"name": shown, "what": what, "of": len(found) if of is None else of, "at": list(at)})
+            row = {"name": shown, "what": what, "of": len(found) if of is None else of, "at": list(at)}
+            row |= {"group": group} if group else {}
+            self.rows.append(row | ({"path": one_line(" › ".join(path), _NAME_LIMIT)} if path else {}))
         return number
 
     def _times(self, rows: _Rows, most: int = _MOST) -> list[_Times]:
@@ -219,11 +259,13 @@ class Places:
             found.setdefault(record.path, []).append((record.start_ns, max(record.start_ns, record.end_ns)))
         return found
 
-    def _gaps(self, cause: str) -> list[_Times]:
+    @staticmethod
+    def _gaps(about: list[list[View]], cause: str, phase: str) -> list[_Times]:
+        """Of some devices, in the phase where it has any."""
         found: list[_Times] = []
-        for views in self._divisions.views.values():
-            numbers = sorted({number for view in views for number in view.causes[cause].gaps})
-            gaps = views[0].walk.gaps
+        for views in about:
+            gaps, of = views[0].walk.gaps, [view for view in views if view.name == phase and view.causes[cause].gaps]
+            numbers = sorted({number for view in of or views for number in view.causes[cause].gaps})
             found += zip(map(gaps.start.__getitem__, numbers), map(gaps.end.__getitem__, numbers), strict=True)
         return found
 

@@ -80,7 +80,7 @@ function plainTable(of) {
   (groups || []).reduce((at, [, wide]) => { if (at) starts.add(at); return at + wide; }, 0);
   const numbers = rows.map((_, at) => at);
   return table(of.title === "Blocks" ? "blocks" : "", {
-    title: () => of.title, note: () => of.note, groups, rows: () => numbers, more: () => of.more, noun: of.title.toLowerCase().replace(/s$/, ""), sorted: -1,
+    title: () => of.title, note: () => `${data.phases.length > 1 ? "of the whole run, whichever phase is chosen; " : ""}${of.note}`, groups, rows: () => numbers, more: () => of.more, noun: of.title.toLowerCase().replace(/s$/, ""), sorted: -1,
     place: (row) => (of.places ? of.places[row] : null), called: (row) => rows[row][0], words: values && ((row) => paths[row]),
     columns: heads.map((head, at) => ({
       head, hint: of.hints && of.hints[at], first: starts.has(at), value: values && at ? (row) => values[row][at - 1] : undefined,

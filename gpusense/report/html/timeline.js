@@ -317,6 +317,17 @@ function timeline(facts) {
       }
     return best < 0 ? null : { event: best, sure: many === 1 };
   }
+  const isIdle = (event) => facts.colours[name[event]].startsWith("gap-");
+  /** What the device of an idle event worked on before it and after, [event before, event after], -1 where there is none. */
+  function around(event) {
+    let before = -1, after = -1;
+    for (const row of tracks) if (row.busy && row.group === rowOf(event).group) {
+      const next = events.firstFrom(row.at, row.to, end(event) - 0.5), last = events.firstFrom(row.at, row.to, start[event] + 0.5) - 1;
+      if (next < row.to && (after < 0 || start[next] < start[after])) after = next;
+      if (last >= row.at && (before < 0 || end(last) > end(before))) before = last;
+    }
+    return [before, after];
+  }
   const describe = (event) => [
     labelOf(event),
     `${time(length[event])} from ${exact(start[event], length[event])}`,
@@ -344,6 +355,9 @@ function timeline(facts) {
       parts.push(h("b", {}, lines[0]), " · ", lines.slice(1).join(" · "), " · starts at ", at.toString(), " ns");
     }
     if (event >= 0 && name[event] !== JOINED && facts.details[name[event]]) parts.push(h("div", { class: "quiet" }, facts.details[name[event]]));
+    if (event >= 0 && isIdle(event)) around(event).forEach((one, at) => {
+      if (one >= 0) parts.push(h("div", {}, at ? "until " : "after ", button(labelOf(one), "Go to it", () => show(one)), ` ${time(length[one])}`));
+    });
     const from = event < 0 ? null : launcher(event);
     if (from) parts.push(h("div", {},
       button(`From ${labelOf(from.event)}`, "Go to the block that launched it", () => show(from.event)),
@@ -370,15 +384,17 @@ function timeline(facts) {
     reveal(event);
     choose(event);
   }
-  /** The event that begins at a time, by name and row where these are given; the one that fits best of several. */
+  /** The event that begins at a time, by name, row and group of rows where these are given; the one that fits best of several:
+   * at the same time another process may have one of the same name. */
   function eventFrom(range) {
     let best = -1, least = Infinity;
     for (const row of rows) {
-      if (range.row && row.title !== range.row) continue;
+      if ((range.row && row.title !== range.row) || (range.group && row.group !== range.group)) continue;
       for (let event = events.firstAfter(row, range.start - 1); event < row.to && start[event] <= range.start + 0.5; event++) {
         const called = !range.name || labelOf(event) === range.name ? 0 : labelOf(event).startsWith(range.name) ? 1 : 2;
         if (start[event] < range.start - 0.5 || called === 2) continue;
-        const apart = Math.abs(end(event) - range.end) + called;
+        const inside = !range.path || (name[event] !== JOINED && facts.paths[path[event]].startsWith(range.path));
+        const apart = Math.abs(end(event) - range.end) + called + (inside ? 0 : 0.5);
         if (apart < least) { best = event; least = apart; }
       }
     }

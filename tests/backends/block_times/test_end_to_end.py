@@ -167,11 +167,11 @@ def test_a_session_file_has_them_and_the_setting_is_fixed_while_recording(
     assert "kernels='every' has no effect" in caplog.text
 
 
-def test_doctor_says_whether_it_would_work(driver, monkeypatch):
+def test_doctor_says_whether_it_would_work_and_whether_it_is_asked_for(driver, monkeypatch):
     begun(monkeypatch)
-    row = next(row for row in doctor.environment() if row.name == "block_times")
+    (row,) = [row for row in doctor.levels(doctor.backends()) if row.name == "block times"]
     assert row.available
     assert "--light" in row.reason
     monkeypatch.setenv("GPUSENSE_KERNELS", "blocks")
-    row = next(row for row in doctor.environment() if row.name == "block_times")
+    (row,) = [row for row in doctor.levels(doctor.backends()) if row.name == "block times"]
     assert row.reason.startswith("kernels='blocks'")

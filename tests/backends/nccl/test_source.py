@@ -8,9 +8,12 @@ import time
 import pytest
 from support.machine import NATIVE
 
+from gpusense import monitor
 from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
+from gpusense.backends.nccl.peers import Peers
+from gpusense.backends.nccl.source import NcclSource
 
 pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
 SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
@@ -43,6 +46,9 @@ def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
     assert (send.elements, send.data_type, send.bytes) == (77, "float8_e4m3", 77)
     assert (collective.algorithm, collective.protocol) == ("RING", "LL128")
     assert (send.algorithm, send.protocol) == (None, None)
+    assert collective.thread == threading.get_ident()
+    if version < 4:  # it tells nothing of a communicator as it is made
+        assert (collective.ranks, collective.nodes, collective.bytes) == (None, None, None)
     if version >= 4:
         assert (collective.ranks, collective.nodes, collective.bytes) == (16, 2, 1000 * 2 * 16)
         assert collective.duration_ns == max(e for _, _, e in spans) - min(s for _, s, _ in spans)
@@ -59,13 +65,140 @@ def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
         assert (collective.device_start_ns, collective.channels, source.status()["under_way"]) == (None, (), 0)
 
 
+def test_sums_are_there_for_whoever_reads_metrics(nccl, source):
+    communicator = nccl.init(6, 0xABC, b"world", 1, 4, 2)
+    for n in range(3):
+        nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", n, b"ncclFloat32", 256, 0, 1), [0], 2000)
+    source.poll()
+    hung = nccl.launch(communicator, 0, b"AllReduce", 3, b"ncclFloat32", 256, 0, 2)
+    channel = nccl.channel_begins(communicator, hung, 0, nccl.timer())
+    done = nccl.channel_begins(communicator, hung, 1, nccl.timer())
+    nccl.channel_ends(communicator, done, nccl.timer())
+    (row,) = [row for row in monitor.collectives() if row.communicator == f"{0xABC:016x}"]
+    assert (row.name, row.communicator_name, row.rank, row.ranks) == ("AllReduce", "world", 2, 4)
+    assert (row.calls, row.bytes, row.timed, row.time_ns) == (3, 3 * 1024, 3, 6000)
+    assert row.bus_bandwidth == pytest.approx(1024 / 2e-6 * 1.5)
+    assert 0 < row.waiting_ns < 10**10
+    (pending,) = source.pending()
+    assert pending.device_end_ns is None  # although one of its channels has ended
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [row.waiting_ns for row in monitor.collectives() if row.communicator == f"{0xABC:016x}"] == [None]
+    source.stop()
+    assert monitor.collectives() == ()
+
+
+def test_who_waits_says_in_what_and_for_whom(nccl, plugin, tmp_path):
+    source = NcclSource(plugin, str(tmp_path))
+    source.start(list.clear)
+    communicator = nccl.init(6, 0xAB, b"world", 1, 4, 0)
+    nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
+    hung = nccl.launch(communicator, 0, b"AllReduce", 1, b"ncclFloat32", 1, 0, 1)
+    channel = nccl.channel_begins(communicator, hung, 0, nccl.timer())
+    behind = nccl.launch(communicator, 0, b"AllReduce", 2, b"ncclFloat32", 1, 0, 1)
+    from_peer = nccl.init(6, 0xAC, None, 1, 2, 1)
+    received = nccl.launch(from_peer, 1, b"Recv", 0, b"ncclFloat32", 1, 0, 1)
+    receiving = nccl.channel_begins(from_peer, received, 0, nccl.timer())
+    source.poll()
+    assert source.waits(10**12) == []
+    here = Peers(str(tmp_path))
+    here.note(f"{0xAB:016x}", "AllReduce", 3, 2)
+    here.note(f"{0xAB:016x}", "Broadcast", 1, 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1 << 30)
+        here.tell([])
+    one, two = source.waits(0)
+    assert one.text.startswith(f"rank 0 has been in AllReduce number 1 of communicator {0xAB:016x} (world) for ")
+    assert one.text.endswith(
+        "; rank 1 has not come: it has launched none yet; the process of rank 1 has ended; "
+        "of 1 other rank nothing is known here"
+    )
+    assert (one.facts["came"], one.facts["absent"], one.facts["sequence"]) == ([0, 3], [1], 1)
+    assert f"rank 1 has been in Recv from rank 0 of communicator {0xAC:016x} for " in two.text
+    assert {wait.key for wait in source.waits(0)} == {one.key, two.key}
+    old = [(each.name, each.sequence, each.device_end_ns is None) for each in source.last()]
+    assert old == [("AllReduce", 0, False), ("AllReduce", 1, True), ("AllReduce", 2, True), ("Recv", None, True)]
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [wait.key for wait in source.waits(0)] == [two.key]
+    nccl.channel_ends(from_peer, receiving, nccl.timer())
+    nccl.run(communicator, behind, [0])
+    source.poll()
+    assert source.waits(0) == []
+    source.stop()
+
+
 def test_what_no_channel_is_told_of_is_given_up_with_its_communicator(nccl, source):
     communicator = nccl.init(6, 13, b"", 1, 2, 0)
     nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1)
     later = time.monotonic_ns() + plugins.PATIENCE_NS + 10**9
     assert source.plugin.take(later) == []
     nccl.finalize(communicator)
-    assert len(source.plugin.take(later)) == 1
+    assert source.plugin.take(later) == []
+    (slot,) = source.plugin.take(later + plugins.PARTING_NS)
+    assert slot.why == "NCCL told of no channels"
+
+
+def test_a_communicator_without_channels_leaves_room_and_loses_nothing(nccl, source):
+    communicator = nccl.init(6, 14, b"", 1, 2, 0)
+    busy = nccl.init(6, 15, b"", 1, 2, 0)
+    hung = nccl.launch(busy, 0, b"Broadcast", 0, b"ncclInt8", 1, 0, 1)
+    channel = nccl.channel_begins(busy, hung, 0, nccl.timer())
+    lost, at, count, taken = source.plugin.lost, time.monotonic_ns(), 0, []
+    for turn in range(12):
+        for _ in range(plugins.SLOTS // 4):
+            nccl.launch(communicator, 0, b"AllReduce", count, b"ncclFloat32", 1, 0, 0)
+            count += 1
+        taken += source.plugin.take(at + turn * 100_000_000)
+    assert source.plugin.lost == lost
+    assert source.plugin.under_way <= plugins.SLOTS - plugins.SLOTS // 4
+    assert {(slot.why, slot.channels) for slot in taken} == {("given up for others to have room", ())}
+    nccl.channel_ends(busy, channel, nccl.timer())
+    nccl.finalize(communicator)
+    for turn in range(200, 203):
+        taken += source.plugin.take(at + turn * 100_000_000)
+    numbers = [int.from_bytes(slot.event[24:32], "little") for slot in taken if slot.event[0] == 2]
+    assert sorted(numbers) == sorted([0, *range(count)])  # that of the one that hung, too
+    assert source.plugin.under_way == 0
+
+
+def test_a_channel_that_comes_late_begins_in_nobody_elses_slot(nccl, source):
+    communicator = nccl.init(6, 16, b"", 1, 2, 0)
+    given_up = [nccl.launch(communicator, 0, b"AllReduce", n, b"ncclFloat32", 1, 0, 1) for n in range(plugins.SLOTS)]
+    late, at = source.plugin.late, time.monotonic_ns()
+    assert source.plugin.take(at) == []
+    nccl.channel_begins(communicator, given_up[0], 0, nccl.timer())  # it is being given up
+    assert len(source.plugin.take(at + plugins.PARTING_NS)) == plugins.CROWD
+    nccl.channel_begins(communicator, given_up[1], 0, nccl.timer())  # its slot is free
+    again = [nccl.launch(communicator, 0, b"AllGather", n, b"ncclFloat32", 1, 0, 1) for n in range(plugins.CROWD)]
+    assert len({*again, *given_up}) == plugins.SLOTS + plugins.CROWD  # although in the same slots
+    nccl.channel_begins(communicator, given_up[2], 5, nccl.timer())  # its slot is another's
+    assert source.plugin.late == late + 3
+    for handle in (*given_up[plugins.CROWD :], *again):
+        nccl.run(communicator, handle, [0])
+    source.poll()
+    assert [(each.name, len(each.channels)) for each in source.records] == [
+        *[("AllReduce", 1)] * plugins.CROWD, *[("AllGather", 1)] * plugins.CROWD
+    ]  # fmt: skip
+    assert source.status()["under_way"] == 0
+
+
+def test_one_whose_channel_begins_as_it_is_given_up_is_kept(nccl, source):
+    communicator = nccl.init(6, 17, b"", 1, 2, 0)
+    handle = nccl.launch(communicator, 0, b"AllReduce", 7, b"ncclFloat32", 1, 0, 1)
+    nccl.finalize(communicator)
+    later = time.monotonic_ns() + plugins.PATIENCE_NS + 10**9
+    assert source.plugin.take(later) == []
+    state = ctypes.c_uint64.from_address(handle & -nccl_code.SLOT_BYTES)
+    assert state.value == nccl_code.GIVEN_UP
+    state.value = nccl_code.LAUNCHED  # as a thread sees it that was interrupted just before it begins the channel
+    channel = nccl.channel_begins(communicator, handle, 0, nccl.timer())
+    state.value = nccl_code.GIVEN_UP
+    assert source.plugin.take(later + plugins.PARTING_NS) == []
+    assert state.value == nccl_code.LAUNCHED
+    nccl.channel_ends(communicator, channel, nccl.timer())
+    source.poll()
+    assert [(each.sequence, each.attributes) for each in source.records] == [(7, None)]
 
 
 def test_nothing_is_asked_while_it_is_switched_off(nccl, source):
@@ -138,14 +271,24 @@ def test_one_that_hangs_is_named_and_its_place_is_not_taken(nccl, source):
     assert source.records[-1].name == "AllReduce"
 
 
-def test_a_profiler_that_the_user_chose_is_left_alone(run_python, build_library):
+def test_a_profiler_that_the_user_chose_is_left_alone_and_named(run_python, build_library, tmp_path):
+    (tmp_path / "libnccl-profiler.so").write_bytes(b"theirs")
     path = build_library("libnccl.c", "libnccl.so.2", "-ldl")
     done = run_python(
         f"""
 import ctypes, os
 from gpusense.backends.nccl import plugin
-os.environ[plugin.VARIABLE] = "/opt/their/profiler.so"
+os.environ[plugin.VARIABLE] = "/opt/nccl/libnccl-profiler-inspector.so"
 print(plugin.install().reason)
+os.environ[plugin.VARIABLE] = ""
+os.environ["LD_LIBRARY_PATH"] = {str(tmp_path)!r}  # NCCL would find it by its name
+print(plugin.install().reason)
+from gpusense import doctor, enable, get_tracer
+from gpusense.integrations import nccl
+print({{row.name: row for row in doctor.environment()}}["collectives"].reason)
+enable()
+print(nccl.instrument().hint)
+print(get_tracer().status()["nccl"]["reason"] == get_tracer().session().meta["sources"]["nccl"]["reason"])
 os.environ[plugin.VARIABLE] = plugin.IN_THE_PROCESS  # as a parent with gpusense leaves it
 made = plugin.install()
 print(type(made).__name__, plugin.install() is made, made.used)
@@ -155,8 +298,13 @@ fake.fake_init(6, 1, None, 1, 1, 0)
 print(made.used)
 """
     )
-    assert done.stdout.split("\n")[:3] == [
-        "NCCL_PROFILER_PLUGIN names another profiler",
+    theirs = f"NCCL takes the profiler {tmp_path}/libnccl-profiler.so, which stays"
+    assert done.stdout.split("\n")[:7] == [
+        "NCCL_PROFILER_PLUGIN names another profiler, /opt/nccl/libnccl-profiler-inspector.so, which stays",
+        theirs,
+        theirs,
+        "NCCL_PROFILER_PLUGIN=STATIC_PLUGIN",
+        "True",
         "Plugin True False",
         "True",
     ], done

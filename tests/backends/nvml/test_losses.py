@@ -14,7 +14,7 @@ from gpusense._records.metrics import GROUPS
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is a Linux library")
 
 
-def wait_for(condition, seconds: float = 5.0) -> bool:
+def wait_for(condition, seconds: float = 20.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():

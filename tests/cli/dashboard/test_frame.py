@@ -236,7 +236,8 @@ def test_columns_give_way_in_order_and_that_of_the_order_never():
 
 
 def test_without_a_gpu_the_reasons_are_told_whole():
-    note = "nvml: libnvidia-ml.so.1: cannot open shared object file (install the vendor's driver, or run where one is)"
+    hint = "install the vendor's driver, or use a machine that has one"
+    note = f"nvml: libnvidia-ml.so.1: cannot open shared object file ({hint})"
     lines = frame(State(notes=(note,)), 40, 20, PLAIN)
     assert "no GPU to watch" in lines
     assert " ".join("\n".join(lines).split()).count(note) == 1

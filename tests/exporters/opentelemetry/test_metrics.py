@@ -19,7 +19,17 @@ from opentelemetry.semconv.schemas import Schemas
 from scripted import GPU
 from support.machine import require
 
-from gpusense._records.metrics import Clocks, GpuMetrics, Health, Memory, Pcie, Power, Thermal, Utilization
+from gpusense._records.metrics import (
+    Clocks,
+    CollectiveTotals,
+    GpuMetrics,
+    Health,
+    Memory,
+    Pcie,
+    Power,
+    Thermal,
+    Utilization,
+)
 from gpusense._records.records import Aggregate
 from gpusense._runtime import clock
 from gpusense.exporters import _instruments
@@ -117,6 +127,26 @@ def test_device_health(reader):
     assert points(found["gpu.clock.frequency"], "gpu.clock.domain") == {("sm",): 1.98e9}
     assert points(found["gpu.pcie.rate"], "network.io.direction") == {("receive",): 1e9, ("transmit",): 2e9}
     assert points(found["gpu.unit.activity"], "gpu.unit") == {("memory_controller",): 0.07}
+
+
+def test_collectives_by_communicator(reader, monkeypatch):
+    from gpusense.backends.nccl import source
+
+    about = {"gpu.collective.name", "gpu.communicator.id", "gpu.communicator.rank", "gpu.communicator.size"}
+    rows = (
+        CollectiveTotals("AllReduce", "ab", None, 1, 8, 40, 1 << 30, 40, 2_500_000_000, 3e9, 31_000_000_000),
+        CollectiveTotals("Send", "ab", None, 1, 8, 2),
+    )
+    monkeypatch.setattr(source, "totals", lambda: rows)
+    found = metrics_of(reader.get_metrics_data())
+    by_name = {("AllReduce",): 40, ("Send",): 2}
+    assert points(found["gpu.collective.count"], "gpu.collective.name") == by_name
+    assert points(found["gpu.collective.io"], "gpu.collective.name") == {("AllReduce",): 1 << 30}
+    assert points(found["gpu.collective.time"], "gpu.communicator.id") == {("ab",): 2.5}
+    assert points(found["gpu.collective.bus.bandwidth"], "gpu.communicator.rank") == {(1,): 3e9}
+    assert points(found["gpu.collective.waiting.time"], "gpu.communicator.size") == {(8,): 31.0}
+    assert set(found["gpu.collective.io"].data.data_points[0].attributes) == about
+    assert found["gpu.collective.count"].data.is_monotonic
 
 
 def test_the_running_monitor_is_found_and_none_is_started_beside_it(otel, tracer):

@@ -8,18 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusense._records.records import (
+    KINDS,
     Aggregate,
     BlockRecord,
     ComputeBlock,
     Counters,
     GpuAllocation,
+    GpuCollective,
     GpuKernel,
     GpuMemoryTransfer,
     GpuMemset,
     GpuSync,
     Syscall,
 )
-from gpusense.exporters._instruments import INSTRUMENTS
+from gpusense.exporters._instruments import COLLECTIVES, INSTRUMENTS
 from gpusense.exporters.opentelemetry._attributes import MAX_ATTRIBUTES, clean, nanoseconds, shape
 from gpusense.exporters.opentelemetry._budget import Allowance, Placed, longest, select
 from gpusense.exporters.opentelemetry._histograms import OTHER, Deltas, Family, Work
@@ -71,7 +73,9 @@ def test_no_record_has_more_than_the_allowed_attributes():
         ComputeBlock("c", 1, 2, 1, 1, attributes=users),
         BlockRecord("b", 1, None, ("b",), 1, 2, 1, users),
         Syscall("read", 1, 2, attributes=users),
+        GpuCollective("a", 1, 2, "ab", "w", 1, 2, 1, 1, 1, "int8", 8, 0, 1, "RING", "LL", attributes=users),
     ]  # fmt: skip
+    assert {type(record) for record in full} == set(KINDS)
     for record in full:
         made = shape(record)
         assert len(made.attributes) == MAX_ATTRIBUTES
@@ -244,7 +248,7 @@ def test_what_is_no_url_is_refused_with_what_to_say_instead(endpoint, of_grpc):
 
 
 def test_instrument_names_are_unique():
-    names = [row.name for row in INSTRUMENTS]
+    names = [row.name for row in (*INSTRUMENTS, *COLLECTIVES)]
     assert len(names) == len(set(names))
 
 

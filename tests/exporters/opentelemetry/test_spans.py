@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode
 from scripted import GPU, ScriptedTracer
 
-from gpusense._records.records import ComputeBlock, GpuKernel, GpuMemset, GpuSync
+from gpusense._records.records import ComputeBlock, GpuCollective, GpuKernel, GpuMemset, GpuSync
 from gpusense._runtime import clock
 
 
@@ -187,6 +187,26 @@ def test_root_span_takes_what_has_no_parent(on, otel, tracer, spans):
     assert len(spans("train")) == 1
 
 
+def test_a_hang_is_a_span_of_its_own(on, tracer, spans):
+    now = clock.now_ns()
+    wait = {"since_ns": now - 9, "name": "AllReduce", "sequence": 41, "rank": 0, "absent": [1, 3], "ranks": 4}
+    tracer.meta["hang"] = [
+        {"noticed_ns": now, "after_s": 30.0, "text": "rank 0 waits", "wait": wait},
+        {"noticed_ns": now + 5, "after_s": 60.0, "last_completed_ns": None},
+    ]
+    with on.start_as_current_span("GET /"):
+        tracer.kernel()
+    tracer.kernel()
+    assert len(spans("gpusense.hang")) == len(spans("gpusense.hang")) == 2
+    waits, other = spans("gpusense.hang")
+    assert (waits.start_time, waits.end_time, waits.status.status_code) == (now - 9, now, StatusCode.ERROR)
+    assert dict(waits.attributes) == {
+        "gpusense.hang.text": "rank 0 waits", "gpusense.hang.absent": [1, 3], "gpu.collective.name": "AllReduce",
+        "gpu.collective.sequence": 41, "gpu.communicator.rank": 0, "gpu.communicator.size": 4,
+    }  # fmt: skip
+    assert other.attributes["gpusense.hang.text"] == "nothing completed for 60 s although there was work"
+
+
 @pytest.mark.parametrize("steps", [(3600, 3600), (-3600, -3600), (0, 3600), (0, -3600)])
 def test_the_span_of_the_process_lies_around_its_work_whatever_the_wall_clock_does(
     on, otel, tracer, spans, monkeypatch, steps
@@ -303,6 +323,18 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
                 GpuMemset("memset", 4096, now, now + 1, 0, block_id=block.block_id),
                 GpuSync("stream_synchronize", now, now + 5, 0, source_line="train.py:41 step", block_id=block.block_id),
                 ComputeBlock("normalise", now, now + 9, elements=10_000, block_id=block.block_id),
+                GpuCollective(
+                    "AllReduce",
+                    now,
+                    now + 3,
+                    "ab",
+                    rank=1,
+                    sequence=41,
+                    block_id=block.block_id,
+                    device_start_ns=now + 2,
+                    device_end_ns=now + 8,
+                    channels=((0, now + 2, now + 8),),
+                ),
             ]
         )
     found = by_name(spans())
@@ -331,6 +363,9 @@ def test_names_and_attributes_of_every_kind(on, tracer, spans):
     assert (waited["code.file.path"], waited["code.function.name"]) == ("train.py", "step")
     assert found["compute_block: normalise"].attributes["compute.elements"] == 10_000
     assert "gpu_memset: memset" in found
+    together = found["gpu_collective: AllReduce"]
+    assert (together.start_time, together.end_time) == (now + 2, now + 8)  # on the device, as all work
+    assert (together.attributes["gpu.communicator.id"], together.attributes["gpu.collective.sequence"]) == ("ab", 41)
 
 
 def test_scope_and_resource(on, tracer, spans):

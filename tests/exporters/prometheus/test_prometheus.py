@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.machine import ROOT, require
 
 from gpusense import cli, testing
-from gpusense._records.metrics import GROUPS, GpuMetrics, without_values
+from gpusense._records.metrics import GROUPS, CollectiveTotals, GpuMetrics, without_values
 from gpusense._runtime.errors import NotWritten
 from gpusense.exporters import prometheus
 from gpusense.exporters.prometheus._names import families
@@ -79,6 +79,19 @@ def test_our_names_carry_their_units(form):
     }  # fmt: skip
     assert "# TYPE hw_power_watts gauge\n" in page
     assert f"# TYPE hw_energy_joules{'' if form else '_total'} counter\n" in page
+
+
+def test_collectives_of_this_process_are_there_under_our_names():
+    rows = [CollectiveTotals("AllReduce", "ab", None, 1, 8, 40, 1 << 30, 40, 2_500_000_000, 3e9, 31_000_000_000)]
+    page = prometheus.text([SAMPLE], collectives=rows)
+    labels, count = named(page, "gpu_collective_count_total")[0]
+    assert (count, labels["gpu_collective_name"], labels["gpu_communicator_size"]) == (40, "AllReduce", "8")
+    found = {name: value for (name, _), value in values(page).items()}
+    assert found["gpu_collective_io_bytes_total"] == 1 << 30
+    assert found["gpu_collective_time_seconds_total"] == 2.5
+    assert found["gpu_collective_bus_bandwidth_bytes_per_second"] == 3e9
+    assert found["gpu_collective_waiting_time_seconds"] == 31
+    assert prometheus.text([SAMPLE], "dcgm", collectives=rows) == prometheus.text([SAMPLE], "dcgm")
 
 
 @pytest.mark.parametrize("form", [False, True], ids=["text", "openmetrics"])

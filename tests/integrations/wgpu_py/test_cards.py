@@ -133,7 +133,7 @@ def test_what_lies_inside_a_submit_is_not_charged_to_the_host() -> None:
     assert row.host_ns == 20 * millisecond  # from the end of the first submit to the second
     assert sum(row.part(reason) for reason in REASONS) == row.window_ns
     (found,) = [one for one in findings(session) if one.kind == "starved"]
-    assert (found.confidence, found.saving_ns) == ("medium", 20 * millisecond)
+    assert (found.confidence, found.saving_ns) == ("low", 20 * millisecond)  # of three passes
     assert (
         found.share == 20 / 45
     )  # of the 85 ms at work what is known: not the 30 between the first two, nor the last 10

@@ -107,7 +107,7 @@ class LineLog:
             try:
                 LineLog._machine = _Machine()
             except (OSError, AttributeError) as error:
-                LineLog._impossible = f"lines are noted by machine code, which is not possible here: {error}"
+                LineLog._impossible = f"lines that wait are recorded by machine code, not possible here: {error}"
         machine = LineLog._machine
         if machine is None:
             self.reason = LineLog._impossible
