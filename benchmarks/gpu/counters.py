@@ -40,13 +40,17 @@ def say(**facts):
     print(json.dumps(facts), flush=True)
 
 
+def told(tracer):
+    return tracer.status()["counters"]
+
+
 def sampling(tracer, seconds=30):
     """Waits until the sampler runs; whether it does."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and tracer._counters.state in ("waiting", "trying"):
+    while time.monotonic() < until and told(tracer)["state"] in ("waiting", "trying"):
         with gpusense.trace("waiting"):
             time.sleep(0.02)
-    return tracer._counters.state == "sampling"
+    return told(tracer)["state"] == "sampling"
 
 
 def begin(rate):
@@ -57,7 +61,7 @@ def begin(rate):
     tracer = gpusense.get_tracer()
     began = time.monotonic()
     going = sampling(tracer)
-    say(what="start", sampling=going, seconds=round(time.monotonic() - began, 2), status=tracer._counters.status())
+    say(what="start", sampling=going, seconds=round(time.monotonic() - began, 2), status=told(tracer))
     return torch, tracer, going
 
 
@@ -108,7 +112,7 @@ def known():
             "dram_GB_s": round((row.dram_bytes_per_s or 0) / 1e9, 1), "dram_percent": row.dram_percent,
             "copy_engine": row.copy_engine_percent, "clock": row.sm_clock_mhz, "shared": row.shared,
             "pcie_rx": row.pcie_rx_bytes, "pcie_tx": row.pcie_tx_bytes, "dispatches": row.dispatches,
-            "l2": row.l2_bytes,
+            "l2": row.l2_bytes, "moved_us": (row.moved_ns or 0) / 1e3,
         }  # fmt: skip
         if name in stretches:
             field, amount = stretches[name]
@@ -161,7 +165,7 @@ def edges(torch, tracer, a):
         say(what="edges", passes=len(groups), spans=len(spans),
             start_us=[round(x / 1e3, 1) for x in (min(starts), statistics.median(starts), max(starts))],
             end_us=[round(x / 1e3, 1) for x in (min(ends), statistics.median(ends), max(ends))],
-            told_us=(tracer._counters.status()["devices"]["0"]["clock_error_ns"] or 0) / 1e3)  # fmt: skip
+            told_us=(told(tracer)["devices"]["0"]["clock_error_ns"] or 0) / 1e3)  # fmt: skip
 
 
 def cost():
@@ -333,8 +337,8 @@ def torch_profiler():
         else:
             time.sleep(0.6)
         counts.append(len(tracer.session().counter_samples) - before)
-    say(what="torch.profiler", samples_before_during_after=counts, its_events=kernels, state=tracer._counters.state,
-        reason=tracer._counters.reason)  # fmt: skip
+    say(what="torch.profiler", samples_before_during_after=counts, its_events=kernels, state=told(tracer)["state"],
+        reason=told(tracer).get("reason"))  # fmt: skip
 
 
 def second():
@@ -358,7 +362,7 @@ def one_more():
     gpusense.configure(mode="on", counters="1kHz")
     tracer = gpusense.get_tracer()
     sampling(tracer)
-    print(tracer._counters.state, tracer._counters.reason, flush=True)
+    print(tracer.status()["counters"]["state"], tracer.status()["counters"].get("reason", ""), flush=True)
     tracer.close()
     del buffer
 
@@ -370,11 +374,12 @@ from gpusense import cuda
 buffer = cuda.Buffer(64, cuda.Device(0))
 gpusense.configure(mode="on", counters="1kHz")
 tracer = gpusense.get_tracer()
+told = lambda tracer: tracer.status()["counters"]
 until = time.monotonic() + 25
-while time.monotonic() < until and tracer._counters.state in ("waiting", "trying"):
+while time.monotonic() < until and told(tracer)["state"] in ("waiting", "trying"):
     time.sleep(0.02)
 time.sleep(0.4)
-print(tracer._counters.state, tracer._counters.reason, flush=True)
+print(tracer.status()["counters"]["state"], tracer.status()["counters"].get("reason", ""), flush=True)
 how = sys.argv[1]
 if how == "exit 3": sys.exit(3)
 if how == "_exit": os._exit(4)
@@ -391,7 +396,7 @@ if how == "fork":
     print("child", code, "samples after", len(tracer.session().counter_samples) - before, flush=True)
 if how == "twice":
     gpusense.configure(counters=False); gpusense.configure(counters="100Hz"); time.sleep(1.0)
-    print(tracer._counters.status()["state"], len(tracer.session().counter_samples), flush=True)
+    print(tracer.status()["counters"]["state"], len(tracer.session().counter_samples), flush=True)
 if how == "thread": threading.Thread(target=lambda: time.sleep(0.3)).start()
 """
 

@@ -137,11 +137,12 @@ class Tracer(Blocks, ManualRecords, Results):
         return False
 
     def follow_counters(self) -> None:
-        """Hardware counters are sampled, or passes of blocks counted by turns, as the settings want it."""
+        """Hardware counters are sampled, whether kernels are recorded or not, or passes of blocks counted by turns, as
+        the settings want it."""
         exact = self.config.counters == "exact"
         if exact or self._meter is not None:
             self._with_meter().by_turns = exact
-        wanted = self.config.counters if self.recorder.capture is not None and not exact else None
+        wanted = None if exact else self.config.counters
         counters = self._counters
         if counters is not None and counters.setting != wanted:
             self.end_counters()

@@ -6,13 +6,15 @@ device at the same time, the counters are of both, and that is said.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from operator import sub
+from statistics import median
 from typing import Any, NamedTuple
 
 from .._records.counter_samples import AVERAGES, CounterColumns
 from .._records.device_identity import device_of
-from .._records.records import BlockRecord, Path
+from .._records.records import KINDS, BlockRecord, Path
 from .._runtime.text import count_text
 from ..session import Session
 from .facts import Facts
@@ -23,6 +25,9 @@ from .sampled import sampled
 LEAST_SAMPLES = 5
 #: Of the time of a block, from which on work of others beside it is told.
 SHARED = 0.02
+#: Around kernels that are compared with samples, at least; and how many such comparisons make up for one another.
+AROUND_NS = 6_000_000
+_LEAST_CENTRES, _MOST_CENTRES = 5, 300
 
 Stretch = tuple[int, int]
 
@@ -39,7 +44,7 @@ class BlockShares(NamedTuple):
     samples: float  # that lie in its time, in part too
     sampled_ns: int  # of :attr:`device_ns`
     device_ns: int  # in which the device did its work, pauses inside included
-    by: str  # "device", or "host" where its work was not recorded: then from opening to closing
+    by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
     shared: tuple[str, ...] = ()  # whose work is in it, too
     graphics_engine_percent: float | None = None
     sm_active_percent: float | None = None
@@ -56,6 +61,7 @@ class BlockShares(NamedTuple):
     nvlink_tx_bytes: float | None = None
     dispatches: float | None = None
     dram_peak_bytes_per_s: float | None = None  # what the device can move at most
+    moved_ns: int | None = None  # samples were moved back so far, to agree with the records of the device's kernels
 
     def per_second(self, *fields: str) -> float | None:
         """Of the amounts in these fields together; None where one was not measured."""
@@ -79,8 +85,9 @@ class BlockShares(NamedTuple):
 class Integral:
     """Sums over time of a device's samples, so that a question of any stretch takes two look-ups."""
 
-    def __init__(self, columns: CounterColumns) -> None:
-        self.columns = columns
+    def __init__(self, columns: CounterColumns, late_ns: int | None = None) -> None:
+        """``late_ns``: by how much the times of the samples are too late, where that is known."""
+        self.columns, self.late_ns = columns, late_ns
         lengths = [end - start for start, end in zip(columns.start, columns.end, strict=True)]
         self._time = [0, *accumulate(lengths)]
         self._sums: dict[str, list[float]] = {}
@@ -98,9 +105,10 @@ class Integral:
 
     def _places(self, stretches: Iterable[Stretch]) -> list[tuple[int, float, int, float]]:
         """For each stretch the sample it begins in, and how much of that lies before it; the same for its end."""
-        starts, ends = self.columns.start, self.columns.end
+        starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
 
         def place(time: int) -> tuple[int, float]:
+            time += late
             row = bisect_right(starts, time) - 1
             if row < 0:
                 return 0, 0.0
@@ -136,7 +144,58 @@ def integrals(session: Session) -> dict[int, Integral]:
     for part in session.counter_samples.parts():
         if part.device not in found or len(part) > len(found[part.device]):
             found[part.device] = part
-    return {device: Integral(part) for device, part in found.items()}
+    return {device: Integral(part, late_ns(session, part)) for device, part in found.items()}
+
+
+def late_ns(session: Session, columns: CounterColumns) -> int | None:
+    """By how much samples are later than the kernels that they are of; None where that cannot be told.
+
+    Kernels that the device did alone, with nothing before and behind, have a centre in time, and so have the counts of
+    the samples around them.
+    """
+    busy = columns.column("graphics_engine_percent") or columns.column("sm_active_percent")
+    if busy is None or not len(columns):
+        return None
+    usual = sorted(map(sub, columns.end, columns.start))[len(columns) // 2]
+    around = max(3 * usual, AROUND_NS)
+    found = []
+    for start, end, centre in _alone(session, columns.device, 2 * around):
+        first, last = (bisect_left(columns.start, time) for time in (start - around, end + around))
+        weights = [(busy[row] * (columns.end[row] - columns.start[row])) for row in range(first, last)]
+        if first and last < len(columns) and sum(weights) > 0:
+            moments = (
+                weight * ((columns.start[row] + columns.end[row]) / 2 - start)
+                for row, weight in zip(range(first, last), weights, strict=True)
+            )
+            found.append(sum(moments) / sum(weights) + start - centre)
+        if len(found) == _MOST_CENTRES:
+            break
+    if len(found) < _LEAST_CENTRES:
+        return None
+    late = median(found)
+    spread = median(abs(one - late) for one in found)
+    return round(late) if spread < max(usual / 4, 100_000) and abs(late) < around / 2 else None
+
+
+def _alone(session: Session, device: int, pause_ns: int) -> Iterator[tuple[int, int, float]]:
+    """Start, end and centre of kernels that follow one another, where the device did none for so long around them."""
+    work = session.once(Facts).work
+    mine = {number for number, kind in enumerate(work.kinds) if kind.device == device and kind.kind == "kernel"}
+    begin = last = 0
+    weight = moment = 0.0
+    paused = False
+    for kind, start, end in zip(work.kind, work.start, work.end, strict=True):
+        if kind not in mine or start <= 0:
+            continue
+        if start - last >= pause_ns:
+            if paused and weight:
+                yield begin, last, begin + moment / weight
+            paused, begin, weight, moment = True, start, 0.0, 0.0
+        free = max(start, last) if weight else start  # of kernels beside each other the time counts once
+        if end > free:
+            weight += end - free
+            moment += (end - free) * ((free + end) / 2 - begin)
+        last = max(last, end)
 
 
 def block_shares(session: Session) -> list[BlockShares]:
@@ -153,8 +212,8 @@ def block_shares(session: Session) -> list[BlockShares]:
             if count < LEAST_SAMPLES:
                 continue
             shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *others)
-            row = BlockShares(path, device, count, sampled_ns, spent, by, shared, dram_peak_bytes_per_s=peak)
-            fields: dict[str, Any] = dict(values)
+            row = BlockShares(path, device, count, sampled_ns, spent, by, shared)
+            fields: dict[str, Any] = {**values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
             rows.append(row._replace(**fields))
     order = session.once(_places)
     return sorted(rows, key=lambda row: (row.device, order.get(row.path, 0)))
@@ -168,7 +227,10 @@ def _places(session: Session) -> dict[Path, int]:
 def device_stretches(session: Session, device: int) -> tuple[dict[Path, tuple[list[Stretch], int]], str]:
     """For each path when the device did its work, and for how long another's beside it; and by what that is known."""
     found = _by_work(session, device)
-    return (found, "device") if found else (_by_host(session), "host")
+    if found:
+        return found, "device"
+    timed = _by_records(session, lambda record: KINDS[type(record)] == "block_time" and record.device == device)
+    return (timed, "events") if timed else (_by_records(session, lambda record: type(record) is BlockRecord), "host")
 
 
 class _Run:
@@ -235,12 +297,11 @@ def _turns(session: Session, device: int) -> Iterator[tuple[int, int, int]]:
         yield path, begin, last
 
 
-def _by_host(session: Session) -> dict[Path, tuple[list[Stretch], int]]:
-    """From opening to closing, where the device's work was not recorded."""
+def _by_records(session: Session, of: Callable[[Any], bool]) -> dict[Path, tuple[list[Stretch], int]]:
+    """The time of some records by their paths, where the device's work was not recorded."""
     found: dict[Path, list[Stretch]] = {}
-    for record in session.records:
-        if type(record) is BlockRecord:
-            found.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+    for record in filter(of, session.records):
+        found.setdefault(record.path, []).append((record.start_ns, record.end_ns))
     return {path: (_joined(spans), 0) for path, spans in found.items()}
 
 
@@ -300,25 +361,24 @@ CHARTS = {
 def _points(
     integral: Integral, field: str, columns: CounterColumns, most: int, buckets: int
 ) -> list[tuple[int, float]]:
-    average = field in AVERAGES
+    average, late = field in AVERAGES, integral.late_ns or 0
     if len(columns) <= most:
         values = columns.column(field)
         assert values is not None
         rows = zip(columns.start, columns.end, values, strict=True)
         known = ((start, end, value) for start, end, value in rows if value == value)
         return [
-            ((start + end) // 2, float(value) if average else value * 1e9 / max(1, end - start))
+            ((start + end) // 2 - late, float(value) if average else value * 1e9 / max(1, end - start))
             for start, end, value in known
         ]
-    begin, length = columns.start[0], columns.end[-1] - columns.start[0]
+    begin, length = columns.start[0] - late, columns.end[-1] - columns.start[0]
     points = []
     for number in range(buckets):
         first, last = begin + length * number // buckets, begin + length * (number + 1) // buckets
-        if bisect_left(columns.start, last) > bisect_right(columns.start, first) - 1:
-            spent, _, values_of = integral.over([(first, last)])
-            if spent * 2 > last - first:
-                value = values_of[field]
-                points.append(((first + last) // 2, value if average else value * 1e9 / spent))
+        spent, _, values_of = integral.over([(first, last)])
+        if spent * 2 > last - first:
+            value = values_of[field]
+            points.append(((first + last) // 2, value if average else value * 1e9 / spent))
     return points
 
 
@@ -333,11 +393,9 @@ def sampling_notes(session: Session) -> list[str]:
         about = f"{who}: " if who else ""
         if told.get("state") == "unavailable":
             notes.append(f"{about}no hardware counters: {told.get('reason')}")
-        if told.get("note"):
-            notes.append(f"{about}hardware counters: {told['note']}")
         devices = told.get("devices")
         for number, device in devices.items() if isinstance(devices, dict) else ():
             if gaps := device.get("gaps"):
                 text = count_text(gaps, "gap")
-                notes.append(f"{about}hardware counters of GPU {number} have {text}: nobody read them in time")
+                notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
     return notes

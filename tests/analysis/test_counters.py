@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
-from gpusense._records.records import BlockRecord, DeviceInfo, GpuKernel
+from gpusense._records.records import KINDS, BlockRecord, DeviceInfo, GpuKernel
 from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, sampling_notes, series
 from gpusense.session import Session
 
@@ -121,6 +122,21 @@ def test_without_records_of_the_device_blocks_have_the_time_of_the_host():
     assert device_stretches(found, 0)[0]["a",][0] == [(T0, T0 + 15 * MS)]
 
 
+def test_without_records_of_kernels_block_times_of_the_device_come_before_those_of_the_host(monkeypatch):
+    class Timed(NamedTuple):
+        path: tuple[str, ...]
+        start_ns: int
+        end_ns: int
+        device: int
+
+    monkeypatch.setitem(KINDS, Timed, "block_time")
+    found = session(samples([0] * 10 + [50] * 10), blocks=[(("a",), 0, 10)])
+    found.records.append(Timed(("a",), T0 + 10 * MS, T0 + 20 * MS, 0))
+    found.records.append(Timed(("a",), T0, T0 + 9 * MS, 1))
+    row = by_path(found)["a",]
+    assert (row.by, row.tensor_percent, row.device_ns) == ("events", pytest.approx(50), 10 * MS)
+
+
 def test_time_without_samples_is_not_counted():
     table = session(samples([50] * 10), [(("a",), 0, 40)])
     table.counter_samples.add(samples([70] * 10, begin=T0 + 30 * MS))
@@ -179,7 +195,25 @@ def test_what_went_wrong_with_sampling_is_told():
     assert notes(state="ended") == []
     assert notes(state="unavailable", reason="taken") == ["no hardware counters: taken"]
     assert notes("rank 1: counters", state="unavailable", reason="taken") == ["rank 1: no hardware counters: taken"]
-    assert notes(state="ended", note="samples last 5 ms") == ["hardware counters: samples last 5 ms"]
     assert notes(state="ended", devices={"0": {"gaps": 2}}) == [
-        "hardware counters of GPU 0 have 2 gaps: nobody read them in time"
+        "hardware counters of GPU 0 have 2 gaps: counts were lost on the way"
     ]
+
+
+@given(st.integers(-2_500_000, 2_500_000), st.integers(0, 999_999))
+def test_samples_that_lie_late_are_moved_to_where_the_kernels_are(late, phase):
+    work = [(("a",), 20 + 40 * number, 30 + 40 * number) for number in range(8)]
+    busy = [0.0] * 360
+    for _, first, last in work:
+        for at in range(first - 1, last + 1):
+            begin = at + phase / MS  # samples do not begin with kernels
+            busy[at] = 100 * max(0.0, min(begin + 1, last) - max(begin, first))
+    columns = samples(busy, begin=T0 + phase + late, graphics_engine_percent=busy)
+    found = session(columns, work)
+    row = by_path(found)["a",]
+    assert row.moved_ns == pytest.approx(late, abs=30_000)
+
+
+def test_without_kernels_alone_nothing_is_moved():
+    columns = samples([50.0] * 200, graphics_engine_percent=[100.0] * 200)
+    assert by_path(session(columns, [(("a",), 0, 190)]))["a",].moved_ns is None

@@ -16,7 +16,7 @@ NEVER = ("dataclasses", "importlib.metadata", "importlib.resources", "pkg_resour
 TESTS = REPOSITORY / "tests"
 
 #: Private by their name, and not ours: of NamedTuples, of ctypes, of wgpu-py's objects.
-FOREIGN = {"_make", "_replace", "_fields", "_asdict", "_fields_", "_handle", "_name"}
+FOREIGN = {"_make", "_replace", "_fields", "_asdict", "_fields_", "_handle", "_name", "_exit"}
 FOREIGN |= {"_device", "_label", "_poll", "_usage"}
 
 #: The root's place for the active tracer, which the module that decides alone may change.
@@ -41,8 +41,7 @@ COVERED_BY = {
     "backends/cupti/test_mailbox.py": "_capi.machine.graph_code _capi.machine.mailbox_aarch64 "
     "_capi.machine.mailbox_x86_64",
     "backends/cupti/test_profiler.py": "_capi.cupti_profiler _capi.nvperf backends.cupti.counters.host",
-    "backends/cupti/test_sampler.py": "backends.cupti.counters.sampler backends.cupti.counters.selftest "
-    "backends.cupti.counters.source",
+    "backends/cupti/test_sampler.py": "_capi.machine.samples_code backends.cupti.counters.selftest",
     "backends/cupti/test_refusals.py": "_capi.cupti",
     "backends/nccl/test_code.py": "_capi.machine.nccl_code",
     "backends/nccl/test_source.py": "backends.nccl.events backends.nccl.plugin",

@@ -183,10 +183,10 @@ def test_the_true_distance_lies_between_the_bounds(offset, drift, latency, inter
     if anchor.offset_ns is not None:
         true = now - device(now)
         slack = DRIFT * (now - 10**15) + 2
-        assert anchor.offset_ns >= true - slack  # what was read had ended
-        if anchor.error_ns is not None:
-            # And no later than the sampler may be late, and the error that is told.
-            assert anchor.offset_ns - anchor.error_ns - latency <= true + slack
+        if anchor.error_ns is None:
+            assert anchor.offset_ns >= true - slack  # what was read had ended
+        else:
+            assert true - slack - anchor.error_ns <= anchor.offset_ns <= true + slack + anchor.error_ns + latency
 
 
 def test_many_readings_find_the_distance_to_a_part_of_a_sample():
@@ -199,8 +199,8 @@ def test_many_readings_find_the_distance_to_a_part_of_a_sample():
             done = there
         else:
             anchor.nothing(now)
-    assert 0 <= anchor.offset_ns - offset <= 15_000
-    assert anchor.error_ns <= 30_000
+    assert abs(anchor.offset_ns - offset) <= 15_000
+    assert anchor.error_ns <= 15_000
 
 
 def test_a_clock_that_was_set_is_found_anew():
@@ -209,7 +209,43 @@ def test_a_clock_that_was_set_is_found_anew():
         moved = 0 if number < 10 else SECOND
         end = number * 10 * MS
         anchor.look(end + 1000, end + 2000, end + moved, end + moved, drained=True)
-    assert abs(anchor.offset_ns + SECOND) < MS
+    assert abs(anchor.offset_ns + SECOND) <= anchor.error_ns + 2000 < 10 * MS
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.integers(0, 3_000_000), st.integers(0, 20_000_000)), min_size=1, max_size=20
+    )
+)
+def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
+    """Each: samples, how late they can be read, how long the reading takes."""
+
+    now = [0]
+
+    class Scripted:
+        device, fields, interval_ns = 0, ("dispatches",), MS
+        next, plan = 5, iter(readings)
+
+        def read(self):
+            count, _, spent = next(self.plan)
+            starts = [(self.next + number) * MS for number in range(count)]
+            self.next += count
+            ends = [start + MS for start in starts]
+            return sampler.Samples(starts, ends, [[1.0] * count], True, False, 0, now[0] + spent)
+
+    one, end = source.Device(Scripted()), 5 * MS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "monotonic_ns", lambda: now[0])
+        for count, late, _ in readings:
+            end += count * MS
+            now[0] = end + late
+            one.read()
+    columns = one.columns
+    assert len(columns) == sum(count for count, _, _ in readings) - 1  # without the first of all
+    assert one.gaps == 0
+    assert columns.start[1:] == columns.end[:-1]
+    for start, end in zip(columns.start, columns.end, strict=True):
+        assert abs(end - start - MS) <= 0.31 * MS
 
 
 # --- the trial --------------------------------------------------------------------------------------------------------
@@ -331,15 +367,19 @@ def test_an_overflow_is_a_gap_that_is_told(session, monkeypatch):
 
 
 @pytest.mark.usefixtures("tried")
-def test_samples_become_longer_where_reading_them_costs_too_much(session, monkeypatch):
+@pytest.mark.parametrize(("spin", "longer"), [("4000000", True), ("0", False)])
+def test_the_rate_becomes_what_may_be_spent_where_it_is_left_to_us(session, monkeypatch, spin, longer):
     monkeypatch.setattr(source, "JUDGE_S", 0.3)
     monkeypatch.setattr(source, "COMPARISONS", 1)
-    monkeypatch.setenv("FAKE_PM_SPIN", "100000")
+    monkeypatch.setenv("FAKE_PM_SPIN", spin)  # nanoseconds a sample
     one = session.begin("auto")
-    session.until(lambda: one.slowed)
-    status = one.status()
-    assert status["devices"]["0"]["interval_ns"] > 5 * MS
-    assert "1% of a processor" in status["note"]
+
+    def interval():
+        return one.status()["devices"].get("0", {}).get("interval_ns") if "devices" in one.status() else None
+
+    session.until(lambda: interval() not in (None, 10 * MS))
+    assert (interval() > 10 * MS) == longer
+    session.until(lambda: one.flush(1.0) and session.samples)
 
 
 @pytest.mark.usefixtures("tried")
@@ -350,7 +390,7 @@ def test_a_rate_that_was_asked_for_stays(session, monkeypatch):
     one = session.begin("1kHz")
     session.until(lambda: one.cost is not None)
     assert one.cost > 0.01
-    assert not one.slowed
+    assert one.status()["devices"]["0"]["interval_ns"] == MS
 
 
 @pytest.mark.parametrize(

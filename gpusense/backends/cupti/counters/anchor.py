@@ -1,12 +1,15 @@
 """The sampler's clock and ours. Pure.
 
 Samples are stamped by a clock of the device whose distance to ours nobody tells. Two things bound it: a sample that
-was read has ended, and one that was not there although all was read had not. Each reading gives a bound, and the best
-of many are close to each other. Both are late by the same: the time from the end of a sample until it can be read.
+was read had ended before the reading did, and one that was not there although all was read had not when the reading
+began. Each reading gives a bound, and the best of many are about as far apart as a short reading takes. What is
+believed lies in the middle.
 """
 
 #: By how much the two clocks move apart, at most: 10 µs a second; 3 were measured.
 DRIFT = 1e-5
+#: The time until a sample can be read differs by less than this.
+LARGEST_DELAY_NS = 50_000_000
 
 
 class Anchor:
@@ -28,8 +31,11 @@ class Anchor:
         if self._empty_since is not None:
             low = self._empty_since - first_end
             self._low = low if self._low is None else max(self._low - drift, low)
-        if self._low is not None and self._low > self._high:  # the clock was set, or the delay has changed: begin anew
-            self._low, self._high = None, high
+        if self._low is not None and self._low > self._high:
+            if self._low - self._high < LARGEST_DELAY_NS:  # not each sample can be read equally soon
+                self._low, self._high = self._high, self._low
+            else:  # one of the clocks was set
+                self._low, self._high = None, high
         self._empty_since = before_ns if drained else None
 
     def nothing(self, before_ns: int) -> None:
@@ -43,9 +49,11 @@ class Anchor:
     @property
     def offset_ns(self) -> int | None:
         """Our clock minus the sampler's; None before the first reading."""
-        return None if self._high is None else round(self._high)
+        if self._high is None:
+            return None
+        return round(self._high if self._low is None else (self._low + self._high) / 2)
 
     @property
     def error_ns(self) -> int | None:
-        """How far below the true offset may be, but for the time until a sample can be read."""
-        return None if self._high is None or self._low is None else round(self._high - self._low)
+        """How far from the true one that may be, but for the time until a sample can be read."""
+        return None if self._high is None or self._low is None else round((self._high - self._low) / 2)

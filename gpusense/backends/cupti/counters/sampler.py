@@ -8,6 +8,7 @@ de-initialised, which crashes. Nothing here is called in a process of the user's
 import ctypes
 from collections.abc import Callable
 from ctypes import addressof, c_uint64, c_void_p, cast
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from ...._capi import cupti_profiler as capi
@@ -59,6 +60,7 @@ class Samples(NamedTuple):
     drained: bool  # whether that was all there was
     overflow: bool  # whether samples were lost before
     failed: int  # samples of which CUPTI did not tell the values
+    decoded_ns: int  # by the monotonic clock: when all of these had ended
 
 
 class Sampler:
@@ -198,6 +200,7 @@ class Sampler:
     def read(self) -> Samples:
         """The samples that have ended, as many as an image holds."""
         self._call("cuptiPmSamplingDecodeData", self._decode)
+        decoded_ns = monotonic_ns()
         self._call("cuptiPmSamplingGetCounterDataInfo", self._info)
         self._announce("cuptiProfilerHostEvaluateToGpuValues")
         count = min(int(self._info.numCompletedSamples), SAMPLES)
@@ -211,7 +214,7 @@ class Sampler:
             for column, factor in zip(columns, self._factors, strict=True)
         ]
         drained = self._decode.decodeStopReason != capi.DATA_FULL
-        return Samples(starts, ends, scaled, drained, bool(self._decode.overflow), failed)
+        return Samples(starts, ends, scaled, drained, bool(self._decode.overflow), failed, decoded_ns)
 
     def end(self) -> None:
         """Gives the hardware back."""

@@ -1,8 +1,8 @@
 """Hardware counters over time as a source of the recorder: one sampler a device, read on a thread of its own.
 
 The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second.
-What it costs is counted; where the rate was left to gpusense, samples become longer until that is one percent of a
-processor at most.
+What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the most. Where the rate was left to
+gpusense it becomes what one percent of a processor can read.
 """
 
 import math
@@ -21,9 +21,11 @@ from . import COUNTED, host, selftest
 from .anchor import Anchor
 from .sampler import Sampler, Samples, opened
 
-#: The rate where it is left to gpusense, and the share of a processor that it may cost then.
-USUAL_HZ, MOST_COST = 1000.0, 0.01
-SLOWEST_HZ = 10.0
+#: The rate where it is left to gpusense, at first, and the share of a processor that it may cost then.
+USUAL_HZ, MOST_COST = 100.0, 0.01
+SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
+#: It is changed, which costs a gap of some milliseconds, where it is further off than this.
+NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
 #: Readings in a row without an end of what there is: the sampler is faster than we are.
@@ -32,6 +34,8 @@ WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
 LOOK_S = 2.0  # for devices that the program begins to use
 JUDGE_S = 3.0  # of readings, after which their cost is judged
 HAND_ON_S = 0.5
+#: The distance of the clocks follows what is known of it by a thousandth of the time; at once where it is so far off.
+SLEW, JUMP_NS = 1000, 20_000_000
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
 
@@ -46,6 +50,8 @@ class Device:
         self.columns = self._empty()
         self._fresh = True  # the next sample is the first after a start
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
+        self._last = 0  # the same, by ours, also before a gap
+        self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
         self.cpu_s = 0.0
 
     def _empty(self) -> CounterColumns:
@@ -60,39 +66,57 @@ class Device:
         """One reading; whether that was all there is. Raises :class:`BackendError`."""
         before, cpu = monotonic_ns(), thread_time()
         found = self.sampler.read()
-        after = monotonic_ns()
         self.failed += found.failed
-        if found.starts:
-            self.anchor.look(before, after, found.ends[0], found.ends[-1], found.drained)
-            self._keep(found)
+        ends = found.ends[1:] if self._fresh else found.ends  # of the first of a session no time is to be believed
+        if ends:
+            self.anchor.look(before, found.decoded_ns, ends[0], ends[-1], found.drained)
         elif found.drained:
             self.anchor.nothing(before)
+        if found.starts:
+            self._keep(found)
         self.cpu_s += thread_time() - cpu
         if found.overflow:
             self._overflow()
         return found.drained
 
     def _keep(self, found: Samples) -> None:
-        limit, offset = self.sampler.interval_ns * BOGUS, self.anchor.offset_ns
-        assert offset is not None
-        ahead = offset + clock.SESSION.of_monotonic(0)
-        kept = []
+        limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
         for row, (start, end) in enumerate(zip(found.starts, found.ends, strict=True)):
             if self._fresh or not 0 < end - start < limit:
                 self._fresh = False
                 self.bogus += 1
                 continue
             kept.append(row)
-            before, self._before = self._before, (end, end + ahead)
-            # The distance of the clocks is known better and better: what follows directly still does.
-            ours = before[1] if before is not None and before[0] == start else start + ahead
-            ours = max(ours, before[1] if before is not None else ours)
-            self._before = end, max(end + ahead, ours + 1)
+            before = self._before
+            follows = before is not None and start - before[0] < self.sampler.interval_ns // 2
+            self.gaps += before is not None and not follows  # lost on the way, although nothing said so
+            ours = before[1] if before is not None and follows else max(start + ahead, self._last)
+            self._last = max(end + ahead, ours + 1)
+            self._before = end, self._last
             self.columns.start.append(ours)
-            self.columns.end.append(self._before[1])
+            self.columns.end.append(self._last)
         self.samples += len(kept)
         for column, values in zip(self.columns.values, found.columns, strict=True):
             column.extend(array("f", [_single(values[row]) for row in kept]))
+
+    def _distance(self, found: Samples) -> int:
+        """The session's clock minus the sampler's, for these samples. It is known better and better; what is added to
+        it or taken away comes little by little, since samples follow one another without a gap."""
+        offset = self.anchor.offset_ns
+        if offset is None:
+            return self._ahead or 0
+        wanted = offset + clock.SESSION.of_monotonic(0)
+        if self._ahead is None or abs(wanted - self._ahead) > JUMP_NS:
+            self._ahead = wanted
+        else:
+            most = (found.ends[-1] - found.starts[-1]) * len(found.ends) // SLEW
+            self._ahead += max(-most, min(most, wanted - self._ahead))
+        return self._ahead
+
+    def compared(self) -> None:
+        """The clocks have been compared: what was read meanwhile lies where it was not known yet, and goes."""
+        self.take()
+        self._ahead, self._before = None, None
 
     def _overflow(self) -> None:
         """Counts were lost, as nobody read them in time: there is a gap, and it begins anew."""
@@ -104,14 +128,14 @@ class Device:
         self.sampler.stop()
         self.sampler.configure(interval_ns)
         self.sampler.start()
-        self._fresh = True
+        self._fresh, self._before = True, None
         self.anchor.restarted()
 
 
 class CounterSource:
     """What ``tracer.recorder.sources`` has: ``name``, :meth:`flush`, :meth:`end`, :meth:`status`. Any thread.
 
-    ``setting``: a rate as "1kHz", or "auto" for :data:`USUAL_HZ` and fewer where that costs too much.
+    ``setting``: a rate as "1kHz", or "auto" for as many as :data:`MOST_COST` allows.
     ``hand_on(columns)`` gets what was read; ``wanted()`` is false while nothing is to be recorded. ``only``: devices.
     ``changed()`` is called when :attr:`state` has changed.
     """
@@ -141,7 +165,6 @@ class CounterSource:
         self._api: Any = None
         self._lost: list[Device] = []  # those that ended by themselves
         self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
-        self.slowed = False  # samples are longer than usual, for their cost
         self.cost: float | None = None  # share of a processor, at the last judgement
         self._thread: Any = None
         process.register(self)
@@ -207,9 +230,6 @@ class CounterSource:
             found["devices"] = devices
         if self._refused:
             found["refused"] = {str(number): reason for number, reason in list(self._refused.items())}
-        if self.slowed:
-            length = f"{self._interval_ns / 1e6:g} ms"
-            found["note"] = f"samples last {length}, so that reading them costs {MOST_COST:.0%} of a processor at most"
         return found
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -322,7 +342,7 @@ class CounterSource:
                 return
             sleep(COMPARE_S)
             self._read(device)
-        device.take()  # the first ones lie where the clocks were not compared yet
+        device.compared()
 
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
@@ -379,18 +399,22 @@ class CounterSource:
         self._judged_at, self._judged_cpu_s = monotonic(), thread_time()
 
     def _judge(self, now: float) -> None:
-        """What the last seconds cost; samples become longer where that is too much and the rate was left to us."""
+        """What the last seconds cost; the rate follows it where that was left to us."""
         self.cost = (thread_time() - self._judged_cpu_s) / (now - self._judged_at)
-        if self.rate is None and self.cost > MOST_COST and self._interval_ns < 1e9 / SLOWEST_HZ:
-            longer = self._interval_ns * self.cost / MOST_COST * 1.2
-            self._interval_ns = round(min(longer, 1e9 / SLOWEST_HZ) / 100_000) * 100_000
-            self.slowed = True
-            for number, device in list(self._devices.items()):
-                try:
-                    device.restart(self._interval_ns)
-                except BackendError as error:  # noqa: PERF203 - a device at a time
-                    self._lose(number, str(error))
+        if self.rate is None:
+            fitting = self._interval_ns * self.cost / MOST_COST
+            fitting = min(max(fitting, 1e9 / FASTEST_HZ), 1e9 / SLOWEST_HZ)
+            if not 1 / NEAR < fitting / self._interval_ns < NEAR:
+                self._change_to(max(1, round(fitting * 1.1 / 1e6)) * 1_000_000)
         self._judge_anew()
+
+    def _change_to(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        for number, device in list(self._devices.items()):
+            try:
+                device.restart(interval_ns)
+            except BackendError as error:  # noqa: PERF203 - a device at a time
+                self._lose(number, str(error))
 
     def _hand_all(self) -> None:
         for device in list(self._devices.values()):
