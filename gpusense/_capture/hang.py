@@ -19,6 +19,7 @@ from .._decode.batch import Batch
 from .._decode.record import unpack
 from .._decode.walk import batches
 from .._records.protocols import Wait
+from .._runtime import threads
 from .._runtime.clock import now_ns
 
 _NAMES = {
@@ -221,17 +222,20 @@ def _unfinished(buffer: memoryview, strides: Mapping[int, int]) -> Iterator[dict
 
 
 def stacks() -> list[dict[str, Any]]:
-    """Every Python thread with its frames, innermost first, as ``file:line function``."""
+    """Every Python thread with its frames, innermost first, as ``file:line function``; gpusense's own last."""
     import threading
 
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found = []
+    found: list[dict[str, Any]] = []
+    own: list[dict[str, Any]] = []
     for ident, top in list(sys._current_frames().items())[:_MOST_THREADS]:
         frames: list[str] = []
+        into = found
         frame: Any = top
         while frame is not None and len(frames) < _MOST_FRAMES:
             code = frame.f_code
+            into = own if code.co_filename == threads.__file__ and code.co_name == "run" else into
             frames.append(f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}")
             frame = frame.f_back
-        found.append({"thread": ident, "name": names.get(ident, "?"), "frames": frames})
-    return found
+        into.append({"thread": ident, "name": names.get(ident, "?"), "frames": frames})
+    return found + own

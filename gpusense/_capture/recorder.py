@@ -82,6 +82,7 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
+SAID = 3  # waits for other processes that each process of a run tells on the terminal
 FOLLOW_S = 0.5  # for the thread that looks after capture; then that one follows by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
@@ -804,7 +805,7 @@ class Recorder:
         new, flight = self._waits.look(waits), self._flight
         for found in new:
             log.once(f"wait {found['text']}", "%s", found["text"])
-            if "run" in self.facts:
+            if "run" in self.facts and found in self._waits.found[:SAID]:  # many ranks may have many each
                 _say(found["text"])
             if flight is not None:
                 flight.hangs(found["noticed_ns"], found["text"])
@@ -927,7 +928,7 @@ class Recorder:
                     "this CUPTI does not tell which thread launched, so tasks are ambiguous where they overlap"
                 )
             limits += [
-                f"{host} tells nobody when it goes on with another task, so its tasks are ambiguous where they overlap"
+                f"{host} does not tell when it goes on with another task, so its tasks are ambiguous where they overlap"
                 for host in ("uvloop", "gevent")
                 if host in sys.modules
             ]

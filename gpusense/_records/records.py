@@ -321,7 +321,7 @@ class ComputeBlock(NamedTuple):
 
 
 #: Attribute of a block that had not ended when recording did; its end is that of the recording.
-OPEN_AT_END = "gpusense.open_at_end"
+OPEN_AT_END = "open_at_end"
 
 
 class BlockRecord(NamedTuple):

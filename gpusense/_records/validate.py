@@ -41,7 +41,7 @@ def whole(value: Any) -> int:
     """A whole number of at most 64 bits; text is none."""
     if type(value) is not int:
         if isinstance(value, (str, bytes, bytearray)):
-            raise TypeError(f"{value!r:.40} is no number")
+            raise TypeError(f"{value!r:.40} is not a number")
         value = int(value)
     if -_MAX_INT <= value < _MAX_INT:
         number: int = value
@@ -125,7 +125,7 @@ def _size(value: Any) -> int:
 def _real(value: Any) -> float:
     number = float(value)
     if isinstance(value, (str, bytes, bytearray)) or not math.isfinite(number):
-        raise ValueError(f"{value!r:.40} is no number")
+        raise ValueError(f"{value!r:.40} is not a number")
     return number
 
 

@@ -343,7 +343,7 @@ class Blocks:
                 attributes, block.error,
             ))  # fmt: skip
 
-    def end_open(self) -> int:
+    def _end_open(self) -> int:
         """How many blocks that the program has are open still: each is recorded as ended now, and says so. No block of
         this tracer is recorded from here on."""
         events, self._append = self.recorder.events, deque[Any](maxlen=0).append

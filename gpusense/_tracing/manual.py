@@ -31,7 +31,7 @@ class ManualRecords:
     """A tracer's part: records, and the block that they are made in. ``_append`` puts one into its queue."""
 
     ignored_records: int
-    _ignored_for: dict[str, list[Any]]  # kind and field → the first reason, and how often
+    _ignored_for: dict[str, list[Any]]  # kind, field and mistake → the first reason, and how often
     _append: Callable[[Item], None]
     watched: dict[int, ref[Any]]
 
@@ -54,15 +54,15 @@ class ManualRecords:
         for item in items:
             try:
                 if type(item) in KINDS:
-                    self._append((RECORD, fitted(item)))
+                    self._append((RECORD, _in_order(fitted(item))))
                 elif isinstance(item, SameKernels):
                     self._append((RECORD, item))
                 else:
-                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is no record")
+                    self._ignored(f"record {type(item)}", f"{type(item).__name__} is not a record")
             except Exception as error:  # noqa: PERF203 - the program's mistake is no reason to end it
                 if is_the_programs(error):
                     raise
-                self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}")
+                self._ignored(f"record {type(item)}", f"{type(error).__name__}: {error}", error)
 
     def _here(self, fields: dict[str, Any]) -> dict[str, Any]:
         if "block_id" not in fields:
@@ -137,31 +137,44 @@ class ManualRecords:
             for field, value in values.items():
                 if value is not None or kind._field_defaults.get(field, field) is not None:  # else it is the default
                     values[field] = readers[field](value)
+            field = "times"
             self._plausible(values["start_ns"], values["end_ns"])
             self._append((RECORD, kind(name=text, **self._here(values))))
         except Exception as error:
             if is_the_programs(error):
                 raise
-            self._ignored(f"record {kind} {field}", f"{field} of {kind.__name__} {name!r:.80}: {error}")
+            self._ignored(f"record {kind} {field}", f"{field} of {kind.__name__} {name!r:.80}: {error}", error)
 
     def _plausible(self, start_ns: int, end_ns: int) -> None:
         """Raises where the times are of another clock, or in another unit: they would reach from 1970 to today."""
         if end_ns < start_ns:
-            return  # which is counted as invalid
+            raise ValueError(f"it ends {start_ns - end_ns} ns before it starts")
         if end_ns > time_ns() + AHEAD_NS:
             raise ValueError("it ends in the future: times are nanoseconds, as time.time_ns() gives them")
         if start_ns < EARLIEST_NS:
             raise ValueError("it starts in 1970: times are nanoseconds, as time.time_ns() gives them")
 
-    def _ignored(self, key: str, reason: str) -> None:
+    def _ignored(self, key: str, reason: str, mistake: object = "") -> None:
+        """``mistake`` counts for itself, whatever the value was that it names."""
+        import re
+
+        key += re.sub(r"'[^']*'|\d+", "", f" {mistake}")
         self.ignored_records += 1
         if key in self._ignored_for or len(self._ignored_for) < _REASONS:
             self._ignored_for.setdefault(key, [reason, 0])[1] += 1
         log.once(key, "a record is ignored: %s", reason)
 
     def _reasons(self) -> dict[str, int]:
-        """How many records were ignored, by what was wrong with the first of their kind."""
+        """How many records were ignored, by what was wrong with the first that had this mistake."""
         return {row[0]: row[1] for row in list(self._ignored_for.values())}
+
+
+def _in_order(record: Any) -> Any:
+    """Raises where it ends before it starts."""
+    end_ns = getattr(record, "end_ns", None)
+    if end_ns is not None and end_ns < record.start_ns:
+        raise ValueError(f"{record.name!r:.80} ends {record.start_ns - end_ns} ns before it starts")
+    return record
 
 
 def _innermost() -> Block | None:

@@ -286,7 +286,7 @@ class Tracer(Blocks, ManualRecords, Results):
             self._control.ends(self)
         self._end_tasks()
         in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
-        count = self.end_open()
+        count = self._end_open()
         if count:
             from ..session._unrecorded import open_at_end
 

@@ -418,7 +418,7 @@ def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[Cou
         notes.append(
             f"Times do not decide with {count_text(len(before), 'run')} before and {len(after)} after: noise from run "
             f"to run cannot be told from a change. Give {DECISIVE_RUNS} or more sessions a side. Where single calls or "
-            "passes are compared, they are samples of these runs alone."
+            "passes are compared, they are samples of only these runs."
         )
     if any(row.what == "kernels" for row in counts) and not clocks_are_known(before, after):
         notes.append("Clocks were not sampled on both sides: a slower GPU cannot be told from slower code.")

@@ -170,6 +170,9 @@ def _operation(key: _Key, group: _Group, side_total: int) -> Operation:
 
 def spread(kept: Sequence[int], counted: Sequence[Aggregate]) -> Spread:
     """Of ``kept``, lengths in order, and what was ``counted``; at least one call in both together."""
+    if len(kept) == 1 and not counted:  # of names that come once there may be very many
+        (only,) = kept
+        return Spread(1, only, only, only, float(only), 0.0, float(only), only)
     count = len(kept) + sum(aggregate.count for aggregate in counted)
     total = sum(kept) + sum(aggregate.total_ns for aggregate in counted)
     squares = sum(map(mul, kept, kept)) + sum(aggregate.sum_squares_ns2 for aggregate in counted)

@@ -207,7 +207,7 @@ def _numbers(ranks: Sequence[int]) -> str:
             stretches.append([rank, rank])
     texts = [str(a) if a == b else f"{a} and {b}" if b == a + 1 else f"{a} to {b}" for a, b in stretches]
     word = "rank" if len(ranks) == 1 else "ranks"
-    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more stretches"]
+    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more ranges"]
     return f"{word} {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"{word} {''.join(shown)}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from .._records.device_identity import device_of
 from .._runtime.text import count_text, percent_text, rate_text
 from .activity import Activity, activity, counted
+from .counters import integrals
 from .facts import Facts, Finding
 from .families import family
 from .intervals import Interval, union
@@ -86,7 +87,8 @@ def _of_rate(found: Activity) -> list[str]:
 
 def _of_elementwise(view: View, facts: Facts) -> Activity | None:
     """By samples over their time, else by measured blocks that consist of them."""
-    if view.key[0] != "cuda":
+    blocks = _blocks(view, facts)
+    if view.key[0] != "cuda" or not (blocks or view.device in facts.session.once(integrals)):
         return None
     work = view.work
     mine = [one.kind == "kernel" and family(one.full_name or one.name) in ELEMENTWISE for one in work.kinds]
@@ -95,8 +97,8 @@ def _of_elementwise(view: View, facts: Facts) -> Activity | None:
     found = counted(facts.session, view.device, _closed(spans), apart=True)
     if found is not None:
         return found
-    whole, elementwise = _by_path(view), _by_path(view, mine)
-    for block in _blocks(view, facts):
+    whole, elementwise = (_by_path(view), _by_path(view, mine)) if blocks else ({}, {})
+    for block in blocks:
         inside = _inside(whole, block)
         if inside and 2 * _inside(elementwise, block) >= inside and block.memory_share is not None:
             return Activity(memory=block.memory_share, bytes_per_s=block.bytes_per_s)
@@ -133,8 +135,9 @@ def of_single_precision(view: View, facts: Facts) -> list[str]:
 
 def idle_tensor_cores(view: View, facts: Facts) -> Iterator[Finding]:
     """A block that computes in single precision beside idle tensor cores, whatever its kernels are called."""
-    times = _by_path(view)
-    for block in _blocks(view, facts):
+    blocks = [block for block in _blocks(view, facts) if _single(block) is not None]
+    times = _by_path(view) if blocks else {}
+    for block in blocks:
         rate, spent = _single(block), _inside(times, block)
         if rate is None or view.share(spent) < MUCH:
             continue

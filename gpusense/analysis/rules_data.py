@@ -177,7 +177,7 @@ def hang(facts: Facts) -> Iterator[Finding]:
                     "waited",
                     sentence(one_line(str(text), 400)),
                     ("So it was to the end of what was recorded.",),
-                    "Read under Hang in the full report where the Python threads of both ranks were.",
+                    "Read under Hang in the full report where the Python threads were, above all of who did not come.",
                     "high",
                 )
             continue
@@ -229,7 +229,7 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
         f"{longest_first[0]}.",
         (
             *(f"{time_text(lengths[reason])}: {reason}." for reason in longest_first if lengths[reason] != unseen),
-            "The numbers cover the rest alone.",
+            "The numbers cover only the rest.",
         ),
         _advice(longest_first, "Record again without that, if you need the whole run."),
         "high",
@@ -244,11 +244,18 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
         for count, one, what in (
             (counters.dropped, "record", "dropped by the driver"),
             (counters.missed, "buffer request", "found no free buffer"),
-            (counters.invalid, "record", "unreadable and left out"),
+            (counters.invalid, "record", "unreadable, or ended before it started, and left out"),
             (counters.unknown_kinds, "record", "of a kind this version does not read"),
             (counters.lost_markers, "block boundary", "not found among the records"),
         )
         if count
+    ]
+    fixes = [
+        (counters.dropped or counters.missed, "Raise --buffer-size, or trace a shorter part of the run."),
+        (unwritten(facts.session), "Raise the file's size cap (file_limit_bytes), or trace a shorter part of the run."),
+        (counters.lost_markers, "Report it if it happens again: `gpusense doctor --json` belongs to it."),
+        (counters.unknown_kinds, "A later gpusense may know these records."),
+        (counters.invalid, "If they are of a source of your own: give its records times of one clock, time.time_ns()."),
     ]
     if not any(ENDED_EARLY in str(text) for text in facts.session.meta.get("damage") or ()):
         evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]
@@ -260,7 +267,7 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
         "data_lost",
         f"Some records are missing ({percent_text(share)} of those known): totals are lower bounds.",
         tuple(evidence),
-        "Raise --buffer-size or the file's size cap, or trace a shorter part of the run.",
+        next(fix for lost, fix in fixes if lost),
         "high",
     )
 
@@ -294,12 +301,20 @@ def left_out(facts: Facts) -> Iterator[Finding]:
         if count > 0
     ]
     evidence += [f"{count_text(count, 'manual record')} ignored: {reason}." for reason, count in why.items()]
+    fixes = (
+        (
+            counters.shed_blocks,
+            "Lower sample_rate, or open fewer blocks: they came faster than they are recorded.",
+        ),
+        (counters.failed_blocks or counters.unread_at_end, "Read the log: it says what failed."),
+        (counters.ignored_records, "Correct these calls: each reason stands here, with the first call that had it."),
+    )
     if evidence:
         yield Finding(
             "left_out",
             f"{absent_text(counters)} could not be recorded.",
             tuple(evidence),
-            "Read the log: it says what failed or did not fit. Lower sample_rate if there were too many blocks.",
+            " ".join(fix for count, fix in fixes if count),
             "high",
         )
 

@@ -39,7 +39,7 @@ _LONG_NS = 200_000
 #: An elementwise kernel of this length is no short one.
 _CHAINED_NS = 10_000
 _MORE_WORK = (
-    "Give each launch more work: batch what is alike into one launch, split large blocks, or run independent kernels "
+    "Give each launch more work: batch similar work into one launch, split large blocks, or run independent kernels "
     "on several streams."
 )
 

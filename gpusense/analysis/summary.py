@@ -1,6 +1,7 @@
 """Blocks and totals of a session as programs get them: a row a path; what is unknown has a reason."""
 
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from .._records.records import Counters, Path
@@ -118,13 +119,12 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
     no_memory = "allocation records are off: configure(kinds=('allocation',))"
     if "allocation" in (session.meta.get("kinds") or ()):
         no_memory = "no allocation was seen, or so many that some were only summed"
+    why = cache(partial(why_unknown, session))
     for node, times in nodes:
         if not times.passes or times.total_ns is None:
             continue
         allocated, peak = memory[node.path] if memory is not None else (None, None)
-        reasons = {
-            mine: why_unknown(session, field) for mine, field in _FIELDS.items() if getattr(times, field) is None
-        }
+        reasons = {mine: why(field) for mine, field in _FIELDS.items() if getattr(times, field) is None}
         if memory is None:
             reasons["memory_peak_bytes"] = no_memory
         yield BlockOperation(

@@ -27,6 +27,9 @@ WHY_IDLE = {
     "none": "before the first work or after the last",
 }
 
+#: An average step that differs so much from the middle one, as which reports give the length of one, is called that.
+_OTHER = 0.02
+
 #: What a device does meanwhile, by direction: "does nothing but copy to the device".
 COPIES = {
     "cpu_to_gpu": "copy to the device",
@@ -48,7 +51,9 @@ def each_text(view: View, spent: float) -> str:
     share = percent_text(view.share(spent))
     if steps is None:
         return f"{share} of the main part ({time_text(spent)} of {time_text(view.length_ns)})"
-    return f"{share} of each step ({time_text(spent / steps.number)} of {time_text(view.length_ns / steps.number)})"
+    each = view.length_ns / steps.number
+    average = " on average" if abs(each - steps.median_ns) > _OTHER * steps.median_ns else ""
+    return f"{share} of each step ({time_text(spent / steps.number)} of {time_text(each)}{average})"
 
 
 def among_steps(view: View, count: int, *words: str) -> str:

@@ -42,14 +42,14 @@ def _number(text: str, example: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no number; say {example}") from None
+        raise ArgumentTypeError(f"{text!r} is not a number; say {example}") from None
 
 
 def microseconds(text: str) -> float:
     """A time from 0 on."""
     value = _number(text, "50 for 50 µs")
     if not 0 <= value < 1e12:
-        raise ArgumentTypeError(f"{text!r} is no time in microseconds; say 50 for 50 µs")
+        raise ArgumentTypeError(f"{text!r} is not a time in microseconds; say 50 for 50 µs")
     return value
 
 
@@ -57,7 +57,7 @@ def seconds(text: str) -> float:
     """A time from 0 on."""
     value = _number(text.strip().removesuffix("s"), "1.5 for 1.5 s")
     if not 0 <= value < 1e9:
-        raise ArgumentTypeError(f"{text!r} is no time in seconds; say 1.5 for 1.5 s")
+        raise ArgumentTypeError(f"{text!r} is not a time in seconds; say 1.5 for 1.5 s")
     return value
 
 
@@ -69,7 +69,7 @@ def passes(text: str) -> tuple[int, int]:
     except ValueError:
         found = 0, 0
     if not 1 <= found[0] <= found[1]:
-        raise ArgumentTypeError(f"{text!r} are no passes; say 10..20, counted from 1")
+        raise ArgumentTypeError(f"{text!r} are not passes; say 10..20, counted from 1")
     return found
 
 
@@ -83,7 +83,7 @@ def numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} are no device numbers; say 0 or 0,1") from None
+        raise ArgumentTypeError(f"{text!r} are not device numbers; say 0 or 0,1") from None
 
 
 def size_bytes(text: str) -> int:
@@ -92,7 +92,7 @@ def size_bytes(text: str) -> int:
     digits = text[:-1] if unit else text
     value = int(digits) * (unit or 1) if digits.isdecimal() else 0
     if value <= 0:
-        raise ArgumentTypeError(f"{text!r} is no size; say 256K or 1M")
+        raise ArgumentTypeError(f"{text!r} is not a size; say 256K or 1M")
     return value
 
 
@@ -104,7 +104,7 @@ def share(text: str) -> float:
         raise ArgumentTypeError(f"{text!r} could be 1% or 100%; say which")
     value = value / 100 if percent or value > 1 else value
     if not 0 <= value < 1e4:
-        raise ArgumentTypeError(f"{text!r} is no share; say 10% or 0.1")
+        raise ArgumentTypeError(f"{text!r} is not a share; say 10% or 0.1")
     return value
 
 
@@ -113,7 +113,7 @@ def address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isascii() or not port.isdecimal() or int(port) > 65_535:
-        raise ArgumentTypeError(f"{text} is no address; say :9400, or 0.0.0.0:9400 for all networks")
+        raise ArgumentTypeError(f"{text} is not an address; say :9400, or 0.0.0.0:9400 for all networks")
     return host or "127.0.0.1", int(port)
 
 
@@ -151,7 +151,7 @@ def add_output(parser: ArgumentParser, whose: str) -> None:
         "-o",
         "--output",
         metavar="PATH",
-        help="keep the session in this file, readable to you alone, or a report: .html .json .pftrace and others; "
+        help="keep the session in this file, readable only by you, or a report: .html .json .pftrace and others; "
         "{pid} {rank} {host} {time} are filled in",
     )
     add("--open", action="store_true", help="show the page in the browser at the end")
@@ -169,7 +169,7 @@ def add_settings(parser: ArgumentParser) -> None:
         dest="kernels",
         action="store_const",
         const="blocks",
-        help="record no kernels: the device times blocks alone, which costs next to nothing",
+        help="record no kernels, only how long the device is in each block; costs next to nothing",
     )
     add("--trace-all", action="store_true", default=None, help="list all work one by one, however short")
     add(

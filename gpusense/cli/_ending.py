@@ -31,7 +31,7 @@ _ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
 _WITHOUT_A_WORD = "the program ended by a signal, a crash or exec; what it did in its last moments may be missing"
 _IN_MEMORY = (
     "gpusense: Nothing is kept of this run: the program ended by a signal, a crash or exec, and --live keeps records "
-    "in its memory alone.\n"
+    "in its memory.\n"
 )
 
 
@@ -196,7 +196,8 @@ class Ending:
         from ..report.style import style_of
 
         spans = [self.spans.end(session, self.exit_code)] if self.spans is not None else []
-        remarks = [*_late(session), *self._missing()]
+        missed = self._passes.missed(session) if self._passes is not None and self._done else ""
+        remarks = [*([missed] if missed else []), *_late(session), *self._missing()]
         session.meta["missing"] = [*remarks, *session.meta.get("missing", ())]
         kept = KEPT if self._kept() is not None and self.path is None else None
         lines = text.summary(session, style_of(sys.__stderr__), self.shown, more=[*spans, *more], next_step=kept)

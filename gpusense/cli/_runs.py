@@ -31,6 +31,7 @@ def make(keep: bool) -> Folder | None:
     """A new, private folder, in the cache if that is wanted and can be; None where no file can be written at all."""
     home = cache.private(cache.RUNS) if keep else None
     if home is not None:
+        prune(MOST_RUNS - 1)  # with the new one they are as many as are kept, also while it is written
         path = os.path.join(home, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         try:
             os.mkdir(path, 0o700)
@@ -102,7 +103,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def prune() -> None:
+def prune(most: int = MOST_RUNS) -> None:
     """Removes the oldest runs beyond what is kept; none that a process still writes."""
     total = 0
     for place, folder in enumerate(reversed(runs())):
@@ -110,5 +111,5 @@ def prune() -> None:
             total += size_bytes(folder)
         except OSError:  # another gpusense removed it
             continue
-        if (place >= MOST_RUNS or total > MOST_BYTES) and not any(map(is_written, sessions(folder))):
+        if (place >= most or total > MOST_BYTES) and not any(map(is_written, sessions(folder))):
             _removed(folder)

@@ -3,6 +3,8 @@
 from time import monotonic
 from typing import Any
 
+from .._runtime.text import count_text, one_line
+
 _ATTACH_S = 1.0  # that the program waits between two passes
 
 
@@ -55,6 +57,17 @@ class Passes:
         if self._first > 1:
             tracer.recorder.pause_capture()
         tracer.add_block_listener(self)
+
+    def missed(self, session: Any) -> str:
+        """What is not as it was asked for, since the block ended too seldom; else empty."""
+        if self._ended >= self._first:
+            return ""
+        if self._ended:
+            times = count_text(self._ended, "time")
+            return f"--block {self._name}: it ended {times}, so --passes {self._first}..{self._last} was not reached"
+        names = list(dict.fromkeys(block.name for block in session.blocks))
+        known = f"; blocks: {', '.join(one_line(name, 40) for name in names[:5])}{', …' * (len(names) > 5)}"
+        return f"--block {self._name}: no block of that name ended{known if names else ', nor any other'}"
 
     def block_opened(self, block: Any) -> None:
         """Capture was begun as the pass before ended, so that no launch of this one is early."""

@@ -9,7 +9,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 with a device, 1 without. What is not known, and why, stands on stderr."""
+    """0 with a device, 1 without; a processor that plays one is none. What is not known, and why, stands on stderr."""
     from .. import doctor
     from .._records.json_codec import dumps, encode
     from .._runtime.text import terminal
@@ -24,9 +24,10 @@ def main(arguments: argparse.Namespace) -> int:
     if silent:
         left_out = f"Devices of {', '.join(silent)} are not known: the driver does not answer"
         sys.stderr.write(f"{terminal(left_out)}; gpusense doctor says what to do.\n")
-    elif not found:
-        sys.stderr.write("No device was found; gpusense doctor says why.\n")
-    return 0 if found else 1
+    elif all(device.kind == "cpu" for device in found):
+        other = ", but for a processor that plays one" if found else ""
+        sys.stderr.write(f"No device was found{other}; gpusense doctor says why.\n")
+    return 0 if any(device.kind != "cpu" for device in found) else 1
 
 
 def describe(device: "DeviceInfo") -> str:  # type: ignore[name-defined]  # noqa: F821 - loaded when there is one

@@ -8,6 +8,8 @@ import sys
 from .._runtime.text import count_text, terminal
 from ._arguments import microseconds, seconds
 
+_ENDPOINT, _DEFAULT = "OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="SESSION", help="session file")
@@ -52,7 +54,8 @@ def main(args: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(terminal(f"gpusense export: --otlp: {error}\n"))
         return 2
-    lines = [f"{count_text(done.sent, 'span')} sent, {done.refused:,} refused, trace {done.trace_id}"]
+    to = args.otlp or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(_ENDPOINT) or _DEFAULT
+    lines = [f"{count_text(done.sent, 'span')} sent, {done.refused:,} refused, trace {done.trace_id}; to {to}"]
     if done.why:
         lines.append(f"refused: {done.why}")
     if done.warned:

@@ -97,10 +97,13 @@ def _open(path: str) -> Any:
 
 def _reader(path: str, head: bytes) -> Callable[[str, Any, argparse.Namespace], int]:
     """What reads a file that begins so."""
+    from ..session._format import MAGIC
     from .importers.nsight import HEAD
 
     if head.startswith(HEAD):
         return _nsight
+    if head.startswith(MAGIC):
+        raise GpuSenseError(f"{path}: this is a session already: gpusense report {path}")
     if head.startswith(b"\x1f\x8b"):
         return _chrome
     if re.match(rb"(\xef\xbb\xbf)?\s*(\{|\[\s*(\{|\]|\Z))", head):
@@ -110,7 +113,7 @@ def _reader(path: str, head: bytes) -> Callable[[str, Any, argparse.Namespace], 
     if path.endswith((".nsys-rep", ".qdrep", ".qdstrm")):
         raise GpuSenseError(f"{path}: export it first: nsys export --type sqlite {path}")
     tools = ", ".join(tool for tool, _ in _KNOWN)
-    raise GpuSenseError(f"{path}: this is no trace of {tools}; gpusense import alone says how to make one")
+    raise GpuSenseError(f"{path}: this is not a trace of {tools}; gpusense import without a file says how to make one")
 
 
 # ---- traces of devices
@@ -119,7 +122,7 @@ def _reader(path: str, head: bytes) -> Callable[[str, Any, argparse.Namespace], 
 def _chrome(path: str, file: Any, arguments: argparse.Namespace) -> int:
     """Event by event: only what a session holds is kept in memory, and no more of it than ``trace.MOST``."""
     from .importers.chrome_json import Damaged, texts, values
-    from .importers.kineto import Hatchet, Reader
+    from .importers.kineto import Hatchet, Ours, Reader
 
     reader = Reader()
     try:
@@ -128,6 +131,9 @@ def _chrome(path: str, file: Any, arguments: argparse.Namespace) -> int:
     except Hatchet:
         how = "it has sums and no times: record with proton.start(name, data='trace')"
         raise GpuSenseError(f"{path}: this is a hatchet profile of Proton; {how}") from None
+    except Ours:
+        where = "gpusense report reads the session or the JSON report of the run, and ui.perfetto.dev shows a trace"
+        raise GpuSenseError(f"{path}: gpusense wrote this file: {where}") from None
     except Damaged as error:
         if not len(reader.trace):
             raise GpuSenseError(f"{path}: {error}") from None

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prometheus",
         type=address,
         metavar="[HOST]:PORT",
-        help="print nothing, and serve /metrics there; without HOST to this machine alone",
+        help="print nothing, and serve /metrics there; without HOST to this machine only",
     )
     parser.add_argument(
         "--textfile",
@@ -119,14 +119,14 @@ def _for_prometheus(devices: Any, args: argparse.Namespace) -> int:
         prometheus.write_textfile(args.textfile, samples, names)
         return 0 if samples else 1
     if args.textfile is not None and not args.textfile.endswith(".prom"):
-        print("gpusense monitor: node_exporter reads files that end in .prom alone", file=sys.stderr)
+        print("gpusense monitor: node_exporter reads only files that end in .prom", file=sys.stderr)
     ended = threads.Event()
     before = {one: signal.signal(one, lambda *_: ended.set()) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         with monitor.start_background(None, args.interval, devices, history=1, gpm=args.gpm) as running:
             if not running.devices and running.problem is None:
-                print(terminal(f"gpusense monitor: no device: {_why()}"), file=sys.stderr)
-                return 1
+                text = f"gpusense monitor: no device yet, so nothing is told of one: {_why()}"
+                print(terminal(text), file=sys.stderr, flush=True)
             with _served(running.latest, args.prometheus, names):
                 _write_until(ended, running.latest, args, names)
     finally:

@@ -178,7 +178,7 @@ def read_stamp(destination: str) -> Stamp:
         lines = _read(path).decode("utf-8").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         why = f"it has no file {STAMP}" if os.path.isdir(destination) else "there is no such folder"
-        raise VendorError(f"{destination} is no vendored copy: {why}") from None
+        raise VendorError(f"{destination} is not a vendored copy: {why}") from None
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text"
         raise VendorError(f"{path} cannot be read: {why}") from None
@@ -247,7 +247,7 @@ def _refuse_to_overwrite(destination: str) -> None:
     if not os.path.lexists(destination) or (os.path.isdir(destination) and not os.listdir(destination)):
         return
     if not os.path.isdir(destination):
-        raise VendorError(f"{destination} exists and is no folder")
+        raise VendorError(f"{destination} exists and is not a folder")
     _, difference = check(destination)
     if difference:
         raise VendorError(f"{destination} was edited ({_some(difference)}): save your changes, delete the folder")

@@ -298,7 +298,7 @@ class Buffer(Owned):
     def fill(self, value: int = 0) -> None:
         """Sets every byte to ``value``, 0…255."""
         if not 0 <= value <= 255:
-            raise ValueError(f"{value} is no byte")
+            raise ValueError(f"{value} is not a byte")
         with self.device.current() as cuda:
             cuda.call("cuMemsetD8_v2", self.address, value, self.nbytes)
 

@@ -19,7 +19,7 @@ from ._sampler import SECOND, Clock
 
 _LONGEST_S = 1e9  # asked for; longer ones are as long
 _STRONGEST_WATTS = 20_000.0  # beyond which a step of an energy counter is none of energy
-_SCOPES = {"module": " of the whole module", "package": " of the package alone"}
+_SCOPES = {"module": " of the whole module", "package": " of the package only"}
 
 Point = tuple[int, float]  # monotonic nanoseconds, value
 

@@ -27,7 +27,7 @@ def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
     whole = window(session)
     base = whole[0] if whole else session.meta.get("start_ns") or 0
     with output(target) as file:
-        about = _json({"run": identity.line(session.meta)})
+        about = _json({"gpusense": session.meta.get("version") or "", "run": identity.line(session.meta)})
         file.write(f'{{"displayTimeUnit":"ns","baseTimeNanoseconds":{base},"otherData":{about},"traceEvents":[')
         mark = "\n"
         for event in events(session, base):

@@ -56,16 +56,19 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
     return "launches" if name == STEADY and steps is not None and steps.name == "launch" else _OF.get(name, name)
 
 
-#: Where the mean of the steps is so far from the middle one, some are far longer than the others.
-_FAR = 0.05
+#: Where the mean of the steps is so far from the middle one, it is said which is told; and where it is so far, the mean
+#: is told as well: some are far longer than the others.
+_OTHER, _FAR = 0.01, 0.05
 
 
 def steps_text(steps: Steps) -> str:
-    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs". The middle one; the mean where it differs."""
-    spread = f" (± {time_text(steps.spread_ns)})" if steps.spread_ns >= 1 else ""
-    length = time_text(steps.median_ns) + spread
-    if abs(steps.mean_ns - steps.median_ns) > _FAR * steps.median_ns:
-        length += f", {time_text(steps.mean_ns)} on average"
+    """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs (median)". The middle one."""
+    length, mean = time_text(steps.median_ns), time_text(steps.mean_ns)
+    apart = abs(steps.mean_ns - steps.median_ns) / max(1, steps.median_ns)
+    more = ["median"] if apart > _OTHER else []
+    more += [f"± {time_text(steps.spread_ns)}"] if steps.spread_ns >= 1 else []
+    more += [f"{mean} on average"] if apart > _FAR else []
+    length += f" ({', '.join(more)})" if more else ""
     if steps.name == "launch":
         return f"{count_text(steps.number, 'launch', 'launches')} of {length}"
     named = "" if steps.name == "step" else f" (“{one_line(steps.name, 40)}”)"

@@ -44,7 +44,7 @@ _LOST = {
 _TOP = 5
 _MOST_BLOCKS = 10  # of the summary
 _EVIDENCE_LINES = 3  # of the summary
-_MOST_NOTES = 3
+_MOST_NOTES, _MOST_CALLS = 3, 4
 _MOST_MEASURED = 2  # blocks of the summary
 _MOST_ROWS = 50
 _FIRST_COLUMN = 48
@@ -85,17 +85,15 @@ def summary(
     blocks = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS) if first.kind == "block_times" else ()
     divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
+    told = *_copies(divisions), *_idle(divisions), *_waits(facts), *_host(facts), *_measured(session)
     return [
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
         *(style.line(f"  {row}") for row in blocks),
         *map(style.line, _top(divisions)),
         *(line for text in _at_once(divisions) for line in style.wrapped(text, paint="dim")),
-        *(
-            line
-            for text in (*_copies(divisions), *_idle(divisions), *_waits(facts), *_measured(session))
-            for line in style.wrapped(text)
-        ),
+        *(() if facts.device_operations else _blocks(session, facts, style)),
+        *(line for text in told for line in style.wrapped(text)),
         *(line for text in counted for line in style.wrapped(text, paint="dim")),
         *added,
         *last,
@@ -108,20 +106,24 @@ def _last(command: str, style: Style) -> list[str]:
     return style.wrapped(text, paint="dim") if "…" in text else [style.whole(text, paint="dim")]
 
 
+def _blocks(session: Session, facts: Facts, style: Style) -> list[str]:
+    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
+    return [style.line(f"  {row}") for row in table]
+
+
 def _without_gpu(
     session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]", kept: bool
 ) -> list[str]:
     """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
     head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
-    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
-    blocks = [style.line(f"  {row}") for row in table]
     counted = _counters(session)
     why = finding.title.partition(": ")[2].removesuffix(".")
     why += "; see gpusense doctor" if why == NO_GPU else ""
     return [
         *style.wrapped(f"gpusense: {head} · no GPU work: {why}", paint="bold"),
         *_remarks(session, style),
-        *blocks,
+        *_blocks(session, facts, style),
+        *(line for text in _host(facts) for line in style.wrapped(text)),
         *(style.wrapped(counted, paint="dim") if counted else ()),
         *added,
         *(last if counted or kept else []),
@@ -441,6 +443,23 @@ def _waits(facts: Facts) -> list[str]:
     if shown:
         return [f"waited {' · '.join(shown[:2])}"]
     return list(_missing_lines(facts.session))
+
+
+#: What the program itself told or a tracer of the system saw of the host, and how it is called.
+_OF_THE_HOST = {"compute": "CPU work", "syscall": "system calls"}
+
+
+def _host(facts: Facts) -> list[str]:
+    """ "system calls: read 1.20 ms in 100 calls · …": those that took most, a line a kind."""
+    lines = []
+    for kind, called_so in _OF_THE_HOST.items():
+        rows = sorted((row for row in facts.operations if row.kind == kind), key=lambda row: -row.total_ns)
+        shown = [
+            f"{one_line(row.name, 60)} {time_text(row.total_ns)} in {count_text(row.count, 'call')}" for row in rows
+        ]
+        more = [f"{len(rows) - _MOST_CALLS:,} more"] if len(rows) > _MOST_CALLS else []
+        lines += [f"{called_so}: {' · '.join([*shown[:_MOST_CALLS], *more])}"] if rows else []
+    return lines
 
 
 def _missing_lines(session: Session) -> Iterator[str]:

@@ -177,7 +177,7 @@ def _parts(payload: bytes, shared: dict[Path, Path]) -> tuple[list[tuple[Any, An
 
 def _entry(item: Any, shared: dict[Path, Path]) -> tuple[Any, Any]:
     if type(item) is not list or len(item) != 2 or not (item[1] is None or type(item[1]) is dict):
-        raise ValueError("an entry that is no path with attributes")
+        raise ValueError("an entry that is not a path with attributes")
     path, attributes = item
     if type(path) is str:
         return path, attributes

@@ -27,7 +27,7 @@ SCHEMA = "gpusense.report/1"
 FIELD = "session"
 
 _SNIFF_BYTES = 64
-_OLD = "this JSON is of an older version: of short work it has sums alone, so that phases and gaps are not known"
+_OLD = "this JSON is of an older version: it has only sums of short work, so that phases and gaps are not known"
 
 
 def more(session: Session) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from support.cupti import STRIDES, T0, kernel, view
 
 from gpusense._capture import hang
 from gpusense._records.protocols import Wait
+from gpusense._runtime import threads
 
 
 def test_streams_that_come_and_go_do_not_pile_up():
@@ -59,3 +60,14 @@ def test_a_wait_for_others_is_found_once_and_its_end_is_told():
     more = [Wait(number, T0, "", {}) for number in range(3 * hang.MOST_HANGS)]
     assert len(watch.look(more)) == hang.MOST_HANGS - 1
     assert len(watch.found) == hang.MOST_HANGS
+
+
+def test_the_programs_threads_come_before_ours():
+    bell = threads.Bell()
+    ours = threads.start(lambda: bell.wait(10), "gpusense-test")
+    while not any(ours.ident == stack["thread"] for stack in hang.stacks()):
+        pass
+    order = [stack["thread"] for stack in hang.stacks()]
+    assert order.index(threads.thread_id()()) < order.index(ours.ident)
+    bell.set()
+    ours.join()

@@ -102,13 +102,13 @@ def test_an_unknown_option_is_refused(capsys, verb):
         (["run", "--trcae-all", "train.py"], "unrecognized arguments: --trcae-all; did you mean --trace-all?"),
         (["report", "--speedscop", "x"], "unrecognized arguments: --speedscop; did you mean --speedscope?"),
         (["run", "--passes", "3", "train.py"], "error: --passes needs --block NAME\n"),
-        (["run", "--threshold-us", "soon", "x"], "argument --threshold-us: 'soon' is no number; say 50 for 50 µs"),
-        (["run", "--buffer-size", "big", "x"], "argument --buffer-size: 'big' is no size; say 256K or 1M"),
-        (["run", "--devices", "all", "x"], "argument --devices: 'all' are no device numbers; say 0 or 0,1"),
-        (["run", "--passes", "last", "x"], "argument --passes: 'last' are no passes; say 10..20, counted from 1"),
+        (["run", "--threshold-us", "soon", "x"], "argument --threshold-us: 'soon' is not a number; say 50 for 50 µs"),
+        (["run", "--buffer-size", "big", "x"], "argument --buffer-size: 'big' is not a size; say 256K or 1M"),
+        (["run", "--devices", "all", "x"], "argument --devices: 'all' are not device numbers; say 0 or 0,1"),
+        (["run", "--passes", "last", "x"], "argument --passes: 'last' are not passes; say 10..20, counted from 1"),
         (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
-        (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is no time in seconds; say 1.5 for 1.5 s"),
-        (["monitor", "--interval", "x"], "argument --interval: 'x' is no number; say 1.5 for 1.5 s"),
+        (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is not a time in seconds; say 1.5 for 1.5 s"),
+        (["monitor", "--interval", "x"], "argument --interval: 'x' is not a number; say 1.5 for 1.5 s"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
@@ -642,3 +642,19 @@ def test_a_suffix_that_contradicts_the_command_writes_nothing(monkeypatch, capsy
     assert cli.main([RECORDED if word == "DEMO" else word for word in words]) == 2
     assert said in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kinds", [(), ("cpu",), ("cpu", "discrete")])
+def test_a_processor_that_plays_a_device_is_none(monkeypatch, capsys, kinds):
+    """devices said 0 where monitor and top said 1."""
+    from support.sessions import H100
+
+    found = tuple(H100._replace(index=at, kind=kind) for at, kind in enumerate(kinds))
+    monkeypatch.setattr(doctor, "devices", lambda: (found, ()))
+    assert cli.main(["devices"]) == ("discrete" not in kinds)
+    told = capsys.readouterr()
+    assert told.out.count("\n") == len(kinds)
+    assert told.err == {
+        (): "No device was found; gpusense doctor says why.\n",
+        ("cpu",): "No device was found, but for a processor that plays one; gpusense doctor says why.\n",
+    }.get(kinds, "")

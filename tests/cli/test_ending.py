@@ -6,8 +6,10 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support.sessions import MS, block, session
 
 from gpusense.cli import _ending
+from gpusense.cli._window import Passes
 from gpusense.report import text
 from gpusense.session import Session
 
@@ -63,3 +65,29 @@ def test_an_answer_that_fails_is_said_and_ends_the_waiting(ended):
         if thread.name == "gpusense-waiting":
             thread.join(10)
             assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("ended", "first", "said"),
+    [
+        (0, 1, "--block step: no block of that name ended; blocks: load, train"),
+        (0, 3, "--block step: no block of that name ended; blocks: load, train"),
+        (2, 3, "--block step: it ended 2 times, so --passes 3..4 was not reached"),
+        (1, 1, ""),
+        (9, 3, ""),
+    ],
+)
+def test_a_block_that_was_asked_for_and_never_came_is_said(ended, first, said):
+    passes, step = Passes("step", (first, first + 1)), SimpleNamespace(name="step")
+    recorder = SimpleNamespace(**dict.fromkeys(("pause_capture", "resume_capture"), lambda: None), capture=None)
+    recorder.synchronise = lambda _: None
+    listeners = {name: lambda _: None for name in ("add_block_listener", "remove_block_listener")}
+    passes.begin(SimpleNamespace(recorder=recorder, **listeners))
+    for _ in range(ended):
+        passes.block_closed(step)
+    other = session(block(("load",), 0, MS), block(("train",), 0, MS), block(("train",), 0, MS))
+    assert passes.missed(other) == said
+
+
+def test_where_no_block_came_at_all_that_is_said():
+    assert Passes("step", (1, 1)).missed(session()) == "--block step: no block of that name ended, nor any other"

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from support.sessions import training
 
 from gpusense import cli, load
 
@@ -56,9 +57,9 @@ def test_a_file_is_known_by_its_content(imported, name, data, made):
     ("name", "data", "why"),
     [
         ("a.nsys-rep", b"\x00\x01\x02", "nsys export --type sqlite a.nsys-rep"),
-        ("a.bin", b"\x00" * 5000, "no trace of torch.profiler"),
-        ("a.txt", b"hello\n", "no trace of torch.profiler"),
-        ("empty", b"", "no trace of torch.profiler"),
+        ("a.bin", b"\x00" * 5000, "not a trace of torch.profiler"),
+        ("a.txt", b"hello\n", "not a trace of torch.profiler"),
+        ("empty", b"", "not a trace of torch.profiler"),
         ("absent", None, "No such file"),
     ],
 )
@@ -80,3 +81,18 @@ def test_standard_input_is_read(imported, monkeypatch, tmp_path):
     assert load("trace.gpusense").blocks[0].name == "step"
     monkeypatch.setattr(sys, "stdin", None)
     assert imported("-", None, "-o", "x")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("own.trace.json", "own.trace.json: gpusense wrote this file: gpusense report reads the session"),
+        ("own.json", "own.json: gpusense wrote this file: gpusense report reads the session or the JSON report"),
+        ("own.gpusense", "own.gpusense: this is a session already: gpusense report own.gpusense"),
+    ],
+)
+def test_what_gpusense_wrote_itself_is_no_other_tool_s_trace(imported, tmp_path, name, said):
+    training(1).save(tmp_path / name)
+    code, told = imported(name, None, "-o", "again.gpusense")
+    assert (code, list(tmp_path.iterdir())) == (2, [tmp_path / name])
+    assert said in told

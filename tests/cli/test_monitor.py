@@ -10,6 +10,7 @@ import pytest
 
 from gpusense import cli, monitor, testing
 from gpusense._records.json_codec import metrics_from_dict
+from gpusense.exporters import prometheus
 
 
 @pytest.fixture
@@ -135,3 +136,21 @@ def test_without_devices_the_reason_is_the_answer(flags, capsys, monkeypatch):
     line = json.loads(capsys.readouterr().out)
     assert line["devices"] == []
     assert "unavailable" in line
+
+
+@pytest.mark.parametrize("option", ["--prometheus", "--textfile"])
+def test_for_prometheus_it_goes_on_without_a_device_since_one_may_come(capsys, monkeypatch, tmp_path, option):
+    """It ended with 1, so that a unit that starts before the driver was gone for good."""
+    pages = []
+
+    def once(ended, latest, args, names):
+        pages.append(prometheus.text(latest(), names))
+        assert not ended.is_set()
+
+    monkeypatch.setattr("gpusense.cli.monitor._write_until", once)
+    with testing.fake_gpus(testing.ScriptedSource(0)):
+        where = "127.0.0.1:0" if option == "--prometheus" else str(tmp_path / "gpu.prom")
+        assert cli.main(["monitor", option, where]) == 0
+    assert capsys.readouterr().err.startswith("gpusense monitor: no device yet, so nothing is told of one: ")
+    (page,) = pages
+    assert [line.partition("{")[0] for line in page.splitlines() if line[0] != "#"] == ["gpusense_build_info"]

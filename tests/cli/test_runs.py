@@ -78,6 +78,10 @@ def test_the_last_ten_are_kept(home):
     folders = [kept(home, number) for number in range(13)]
     _runs.prune()
     assert [folder.exists() for folder in folders] == [False] * 3 + [True] * 10
+    running = _runs.make(keep=True)  # and one that is being recorded is among them
+    assert [folder.exists() for folder in folders] == [False] * 4 + [True] * 9
+    assert len(_runs.runs()) == 10
+    running.remove()
 
 
 def test_a_gigabyte_is_kept_and_what_is_being_written(home, monkeypatch):

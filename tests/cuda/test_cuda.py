@@ -194,7 +194,7 @@ def test_fill_and_copy_on_the_device(fake):
         b.copy_from_buffer(a)
         assert b.to_bytes() == bytes([7] * 8 + [0] * 8)
         for bad in (-1, 256):
-            with pytest.raises(ValueError, match="is no byte"):
+            with pytest.raises(ValueError, match="is not a byte"):
                 a.fill(bad)
 
 

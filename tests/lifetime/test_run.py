@@ -210,7 +210,7 @@ def test_exit_from_under_everything(tmp_path, live):
     session = load(tmp_path / "s.gpusense")
     assert session.meta["complete"] is True
     (block,) = session.blocks
-    assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"gpusense.open_at_end": True})
+    assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"open_at_end": True})
     assert "1 block was open when recording ended, and counts up to then." in done.stderr
 
 
@@ -426,17 +426,17 @@ def test_off_means_off(tmp_path):
     [
         ((), "name what to run: a script"),
         (("-m",), "name what to run: a script"),
-        (("--threshold-us", "-1", "x.py"), "no time in microseconds"),
-        (("--threshold-us", "soon", "x.py"), "'soon' is no number; say 50 for 50 µs"),
-        (("--buffer-size", "0", "x.py"), "no size"),
+        (("--threshold-us", "-1", "x.py"), "not a time in microseconds"),
+        (("--threshold-us", "soon", "x.py"), "'soon' is not a number; say 50 for 50 µs"),
+        (("--buffer-size", "0", "x.py"), "not a size"),
         (("--buffer-size", "1", "-c", "pass"), "buffer_size"),
         (("--unknown", "x.py"), "unrecognized"),
         (("-o", "no/such/folder/s.gpusense", "-c", "print(1)"), "No such file"),
         (("-o", "program.py", "-c", "print(1)"), "is not a gpusense session and is not overwritten"),
         (("-o", "no/such/folder/page.html", "-c", "print(1)"), "there is no folder"),
         (("-o", "{user}.gpusense", "-c", "print(1)"), "braces in a name stand for a fact of the run: {pid}, {rank}, "),
-        (("--passes", "5..2", "--block", "b", "x.py"), "'5..2' are no passes"),
-        (("--duration", "-1", "x.py"), "no time in seconds"),
+        (("--passes", "5..2", "--block", "b", "x.py"), "'5..2' are not passes"),
+        (("--duration", "-1", "x.py"), "not a time in seconds"),
         (("--overhead", "0", "-c", "pass"), "overhead_budget"),
         (("--kinds", "waits", "-c", "pass"), "unknown kind 'waits'"),
     ],

@@ -256,7 +256,7 @@ def test_what_a_long_run_has_only_sums_of_is_where_it_was():
     timeline = page_of(run).data["timeline"]
     assert timeline["holes"] == [[hole.start_ns - T0, hole.end_ns - T0, hole.rows]]
     assert timeline["events"] == len(work) == 600 - hole.rows
-    assert f"{hole.rows} operations of a long run are known as sums alone" in timeline["note"]
+    assert f"{hole.rows} operations of a long run are known only as sums" in timeline["note"]
 
 
 def test_metrics_that_are_unknown_are_absent_and_not_zero():

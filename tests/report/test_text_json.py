@@ -23,7 +23,7 @@ from support.sessions import (
     training,
 )
 
-from gpusense._records.records import NO_GPU, NOT_USED, Aggregate, Counters, UnseenInterval
+from gpusense._records.records import NO_GPU, NOT_USED, Aggregate, Counters, Syscall, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
@@ -78,7 +78,7 @@ def test_the_answer_has_its_parts(trained):
     lines = text.summary(trained, Style(100), "my run.gpusense")
     assert len(lines) <= 22
     assert lines[0].startswith("gpusense: NVIDIA H100 80GB HBM3 · ")
-    steps = r"19 steps of 1\d\.\d ms \(± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
+    steps = r"19 steps of 1\d\.\d ms \(median, ± \d+ µs\), after 49\.\d ms of start-up; GPU 0 busy 91 % of the steps"
     assert re.fullmatch(steps, lines[1])
     assert lines[2].startswith("verdict: ")
     whole = "\n".join(lines)
@@ -618,3 +618,18 @@ def test_why_lines_are_not_known_is_said_where_they_were_asked_for():
     printed = io.StringIO()
     print_summary(run, printed)
     assert sentence in printed.getvalue()
+
+
+def test_the_answer_tells_what_the_host_did_where_that_was_recorded():
+    calls = [
+        Syscall(name, T0 + at, T0 + at + US) for at, name in enumerate(["read"] * 3 + [f"call{i}" for i in range(5)])
+    ]
+    host = [compute("tokenize", 0, MS), *calls, block(("step",), 0, MS)]
+    for run in (session(*host, end=MS), session(*host, kernel("k", 0, MS), end=MS)):
+        said = " ".join(" ".join(text.summary(run, Style(300))).split())
+        assert "CPU work: tokenize 1.00 ms in 1 call " in said
+        assert "system calls: read 3.00 µs in 3 calls · call0 1.00 µs in 1 call · " in said
+        assert " · 2 more " in said
+    killed = session(block(("step",), 0, MS), end=MS)
+    killed.meta["complete"] = False
+    assert "  step" in "\n".join(text.summary(killed, Style(300)))

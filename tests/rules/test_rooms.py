@@ -15,9 +15,9 @@ CTYPES = ("_capi", "backends", "cuda")
 NEVER = ("dataclasses", "importlib.metadata", "importlib.resources", "pkg_resources", "ctypes.util")
 TESTS = REPOSITORY / "tests"
 
-#: Private by their name, and not ours: of NamedTuples, of ctypes, of wgpu-py's objects.
-FOREIGN = {"_make", "_replace", "_fields", "_asdict", "_fields_", "_handle", "_name", "_exit"}
-FOREIGN |= {"_device", "_label", "_poll", "_usage"}
+#: Private by their name, and not ours: of NamedTuples, of ctypes, of wgpu-py's objects, of os.
+FOREIGN = {"_make", "_replace", "_fields", "_asdict", "_fields_", "_handle", "_name"}
+FOREIGN |= {"_device", "_label", "_poll", "_usage", "_exit"}
 
 #: The root's place for the active tracer, which the module that decides alone may change.
 ACTIVE = {
@@ -31,7 +31,7 @@ COVERED_BY = {
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",
-    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device",
+    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.words",
     "analysis/test_roofline.py": "analysis.peaks",
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
@@ -60,7 +60,7 @@ COVERED_BY = {
     "cli/dashboard/test_frame.py": "cli.dashboard.paint cli.dashboard.table",
     "cli/test_attach.py": "cli._attached cli._target",
     "cli/importers/test_kineto.py": "cli.importers.trace",
-    "cli/test_cli.py": "cli._arguments cli.report doctor",
+    "cli/test_cli.py": "cli._arguments doctor",
     "cuda/test_cuda.py": "cuda._objects cuda._workload",
     "decode/test_walk.py": "_decode.batch _decode.columns",
     "exporters/opentelemetry/test_at_exit.py": "exporters.opentelemetry._setup",
@@ -95,6 +95,7 @@ COVERED_BY = {
     "rules/test_public_api.py": "gpusense",
     "rules/test_vendored.py": "cli.vendor",
     "session/test_format.py": "session session._session",
+    "session/test_merge.py": "analysis.unwritten",
     "session/test_writer.py": "session._paths",
     "tracing/test_manual.py": "_records.validate",
     "tracing/test_summary.py": "analysis.summary",

@@ -362,8 +362,8 @@ def test_why_there_is_no_copy_is_a_sentence(tmp_path):
     unreadable.mkdir()
     (unreadable / vendor.STAMP).write_bytes(b"\xff\xfe")
     for place, said in (
-        (tmp_path / "none", f"{tmp_path}/none is no vendored copy: there is no such folder"),
-        (empty, f"{empty} is no vendored copy: it has no file {vendor.STAMP}"),
+        (tmp_path / "none", f"{tmp_path}/none is not a vendored copy: there is no such folder"),
+        (empty, f"{empty} is not a vendored copy: it has no file {vendor.STAMP}"),
         (unreadable, f"{unreadable}/{vendor.STAMP} cannot be read: it is not text"),
     ):
         with pytest.raises(vendor.VendorError) as raised:

@@ -69,7 +69,7 @@ def changed(tmp_path, change):
 
 def test_a_report_of_an_older_version_says_what_it_cannot_tell(tmp_path):
     after = changed(tmp_path, lambda told: told.pop("session"))
-    assert "sums alone" in after.meta["notes"][0]
+    assert "only sums" in after.meta["notes"][0]
     assert after.work.summed == 40
     assert {row.name: row.count for row in after.operations()} == {"slow": 1, "short": 40}
 

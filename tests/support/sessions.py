@@ -251,6 +251,8 @@ def eventful():
                     device_end_ns=T0 + at + 9 * MS, path=(root,),
                 ),
             ]  # fmt: skip
+    counted = {"tensor": {"bf16": 1e12}, "read": 1e9, "written": 1e9, "number": 2}
+    records.append(block_counters(("rank 0", "step"), 10 * MS, 15 * MS, **counted))
     metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]
     processes = [{"root": f"rank {rank}", "rank": rank} for rank in (0, 1)]
     made = session(

@@ -119,7 +119,7 @@ def test_each_field_that_does_not_fit_is_logged_once_with_its_reason(tracer, cap
     assert said == [
         f"{begin}direction of GpuMemoryTransfer 'mesh': 'cpu_to_gup' is none of {directions}",
         f"{begin}bytes of GpuMemoryTransfer 'mesh': a negative number, -1",
-        f"{begin}times of GpuKernel 'k': '3' is no number",
+        f"{begin}times of GpuKernel 'k': '3' is not a number",
     ]
 
 
@@ -251,14 +251,32 @@ def test_a_record_has_the_attributes_of_its_own_time(monkeypatch, tmp_path, mode
 
 
 @pytest.mark.parametrize("mode", ["live", "file"])
-def test_what_ends_before_it_starts_is_invalid_and_no_damage(monkeypatch, tmp_path, mode) -> None:
+def test_each_mistake_is_told_for_itself_and_what_to_do(monkeypatch, tmp_path, mode) -> None:
+    """A negative duration was "1 invalid", with advice about buffers; all of one field had the first one's reason."""
     recording = begun(monkeypatch).start_session(mode, str(tmp_path / "run.gpusense"))
     gpusense.record_kernel("backwards", start_ns=10**18, end_ns=10**18 - 5)
+    gpusense.record_kernel("negative", duration_ns=-7)
+    gpusense.record_kernel("text", duration_ns="x")
+    gpusense.record_kernel("future", start_ns=1 << 62, end_ns=(1 << 62) + 5)
+    gpusense.get_tracer().record([kernel(name="of its own", start_ns=10**18, end_ns=10**18 - 5)])
     gpusense.record_kernel("good", duration_ns=10**6)
     found = recording.finish()
     assert [record.name for record in found.records] == ["good"]
-    assert (found.counters.seen, found.counters.kept, found.counters.invalid) == (2, 1, 1)
+    assert (found.counters.seen, found.counters.kept, found.counters.invalid, found.counters.ignored_records) == (
+        *(1, 1, 0),
+        5,
+    )
     assert not found.meta.get("damage")
+    (finding,) = [row for row in findings(found) if row.kind == "left_out"]
+    units = "times are nanoseconds, as time.time_ns() gives them"
+    assert finding.evidence == (
+        "2 manual records ignored: times of GpuKernel 'backwards': it ends 5 ns before it starts.",
+        "1 manual record ignored: times of GpuKernel 'text': 'x' is no number.",
+        f"1 manual record ignored: times of GpuKernel 'future': it ends in the future: {units}.",
+        "1 manual record ignored: ValueError: 'of its own' ends 5 ns before it starts.",
+    )
+    assert finding.fix.startswith("Correct these calls: ")
+    assert "data_lost" not in [row.kind for row in findings(found)]
 
 
 def test_numbers_beyond_a_trace_s_own_are_text_in_it(tracer) -> None:

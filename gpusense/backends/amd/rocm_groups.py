@@ -130,7 +130,7 @@ def watts(calls: Calls, version_6: bool) -> tuple[float | None, float | None]:
             elif kind.value == capi.POWER_AVERAGE and average is None:
                 average = power.value
     else:
-        calls.reasons["power.draw_watts"] = "unsupported: this release knows the average alone"
+        calls.reasons["power.draw_watts"] = "unsupported: this release knows only the average"
     return draw, None if average is None else average / 1e6
 
 

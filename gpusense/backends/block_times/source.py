@@ -256,7 +256,7 @@ class BlockTimes:
         if not told:
             library = silent()
             if library:
-                return f"{library} tells nobody which streams it uses"
+                return f"{library} does not tell which streams it uses"
             if not current:
                 return NO_CONTEXT
             return [Stream(self._place(current), 0, None, True)]

@@ -37,7 +37,7 @@ _DOMAINS = {layouts.DRIVER: 1, layouts.RUNTIME: 2}  # of cuptiGetCallbackName
 LAST_API = 1200  # beyond the newest function; unknown ids are refused without harm
 _READ_ONLY = 0x100
 SUBSCRIBED_FOR = "subscribed_for"  # in the shared state: what a copy of gpusense holds the subscription for
-_ELSEWHERE = Unavailable("cupti", "GPU kernels can be recorded on Linux alone so far; device metrics work here")
+_ELSEWHERE = Unavailable("cupti", "GPU kernels can be recorded only on Linux so far; device metrics work here")
 
 
 def open() -> Backend | Unavailable:
@@ -93,7 +93,7 @@ class CuptiActivity:
         lacking = [name for name in capi.REQUIRED if not getattr(api, name)]
         if lacking:
             return Unavailable(
-                "cupti", f"{loaded.path} lacks {', '.join(lacking)}", "it is no CUPTI of CUDA 11.7 or later"
+                "cupti", f"{loaded.path} lacks {', '.join(lacking)}", "it is not CUPTI of CUDA 11.7 or later"
             )
         try:
             number = engine.version(api)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..._records.json_codec import dumps, loads
 from ..._runtime.text import count_text
 
-#: Functions of communicators that are told of.
+#: Functions of communicators that are told of: those that were launched last.
 MOST = 4_096
 _REACHED, _WAITS = "nccl-reached-", "nccl-waits-"
 
@@ -55,9 +55,13 @@ class Peers:
     def note(self, communicator: str, function: str, rank: int, sequence: int) -> None:
         """This rank of this process has launched it."""
         key = communicator, function, rank
-        if sequence > self._reached.get(key, -2) and (key in self._reached or len(self._reached) < MOST):
-            self._reached[key] = sequence
-            self._reached.setdefault((communicator, "", rank), -1)
+        if sequence <= self._reached.get(key, -2):
+            return
+        for one, reached in (((communicator, "", rank), -1), (key, sequence)):
+            self._reached.pop(one, None)
+            self._reached[one] = reached  # the newest last
+        while len(self._reached) > MOST:
+            del self._reached[next(iter(self._reached))]
 
     def tell(self, waits: list[Waiting]) -> None:
         """Writes what has changed; where the folder has gone, the run has ended and there is nobody to tell."""

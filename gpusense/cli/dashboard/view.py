@@ -16,7 +16,7 @@ HELP = (
     ("shift-tab, up, k", "previous GPU"),
     ("left, right", f"the same; in a replay {SEEK_S} s back and on"),
     ("a", "all GPUs as curves, and back"),
-    ("d", "one GPU alone, and back"),
+    ("d", "only one GPU, and back"),
     ("t", "processes of all GPUs, and back"),
     ("s, S", "sort processes by the next, the previous column"),
     ("r", "sort the other way round"),

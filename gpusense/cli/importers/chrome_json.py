@@ -65,7 +65,7 @@ def values(pieces: Iterable[str]) -> Iterator[tuple[str, Any]]:
         elif sign == "{":
             yield from _members(text)
         else:
-            raise Damaged("this is no JSON of a trace")
+            raise Damaged("this is not the JSON of a trace")
 
 
 def _members(text: "_Text") -> Iterator[tuple[str, Any]]:

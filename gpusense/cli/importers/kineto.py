@@ -37,6 +37,10 @@ class Hatchet(ValueError):
     """A profile of sums without times."""
 
 
+class Ours(ValueError):
+    """What gpusense has written itself, for somebody else to read."""
+
+
 class Reader:
     """:meth:`take` what :func:`.chrome_json.values` gives; :attr:`trace` holds what was understood."""
 
@@ -46,7 +50,11 @@ class Reader:
         self._properties: Any = None
 
     def take(self, name: str, value: Any) -> None:
-        """Raises :class:`Hatchet` for a profile of Proton's that has no times."""
+        """Raises :class:`Hatchet` for a profile of Proton's that has no times, and :class:`Ours`."""
+        if (name == "otherData" and isinstance(value, dict) and "gpusense" in value) or (
+            name == "schema" and str(value).startswith("gpusense.")
+        ):
+            raise Ours
         if name == EVENTS:
             self.events += 1
             if isinstance(value, dict):
@@ -71,7 +79,7 @@ class Reader:
             return
         start, length = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
         if start is None or length is None or length < 0:
-            self.trace.leave_out("events whose time is no time")
+            self.trace.leave_out("events whose time is not a number")
             return
         args = event.get("args")
         take = _TAKES.get(category)

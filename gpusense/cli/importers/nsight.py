@@ -62,7 +62,7 @@ class _Export:
     def trace(self) -> Trace:
         known = [name for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME") if _ACTIVITY + name in self._tables]
         if not known and "NVTX_EVENTS" not in self._tables:
-            raise GpuSenseError("this database is no export of Nsight Systems: it has none of its tables")
+            raise GpuSenseError("this database is not an export of Nsight Systems: it has none of its tables")
         self._about()
         self._gpus()
         self._each(_ACTIVITY + "RUNTIME", ("start", "end"), ("globalTid", "correlationId", "nameId"), self._call)

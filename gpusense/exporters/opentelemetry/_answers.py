@@ -37,7 +37,7 @@ def read(signal: str, status: int, content_type: str, body: bytes) -> Answer:
     if not body or len(body) > _MAX_BODY:
         return Answer(status, 0 if taken else None)
     if kind in ("text/html", "application/xhtml+xml"):
-        return Answer(status, None, "the answer is a web page: this is no OTLP endpoint" if taken else "")
+        return Answer(status, None, "the answer is a web page: this is not an OTLP endpoint" if taken else "")
     try:
         if kind == "application/json":
             rejected, message = _of_json(signal, body)

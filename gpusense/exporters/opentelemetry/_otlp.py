@@ -170,7 +170,7 @@ class Otlp:
             self._encoding = self._encoding or Encoding()
             data: bytes = self._encoding.request(batch, encode_spans).SerializePartialToString()
         except Exception as error:  # noqa: BLE001 - the exporter's own way is always there
-            log.debug("spans are encoded by the exporter alone: %s", error)
+            log.debug("the exporter encodes the spans, which is slower: %s", error)
             self._encoding = False
             return None
         most = getattr(exporter, "_max_request_size", None)

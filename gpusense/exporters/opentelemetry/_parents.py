@@ -130,7 +130,7 @@ class Blocks:
             if len(self._places) >= MAX_OPEN:
                 self._places.pop(next(iter(self._places)), None)
         except Exception:  # noqa: BLE001
-            log.exception("otel-block", "a block gets no span")
+            log.exception("otel-block", "a block could not be given a span")
             place = Place(None)
         self.put(block.block_id, place)
 
@@ -139,7 +139,7 @@ class Blocks:
         try:
             self._close(block)
         except Exception:  # noqa: BLE001
-            log.exception("otel-block-end", "the span of a block may stay current")
+            log.exception("otel-block-end", "the span of a block could not be ended and may stay current")
 
     def _close(self, block: Any) -> None:
         place = self._places.get(block.block_id)

@@ -115,5 +115,5 @@ def _torch() -> Any:
     except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
         return Unavailable("torch", f"torch cannot be imported: {type(error).__name__}: {error}", "pip install torch")
     if not hasattr(torch.autograd, "profiler"):
-        return Unavailable("torch", "this torch has no torch.autograd.profiler")
+        return Unavailable("torch", "this torch has no torch.autograd.profiler", "update torch")
     return torch

@@ -443,9 +443,7 @@ def _note(session: Session, work: WorkTable, total: int, joined: int, floor: int
         parts.append(f"{count_text(skipped, 'row')} of the timeline not drawn.")
     gone = sum(hole.rows for hole in work.holes)
     if gone:
-        parts.append(
-            f"{count_text(gone, 'operation')} of a long run are known as sums alone: when they ran is hatched."
-        )
+        parts.append(f"{count_text(gone, 'operation')} of a long run are known only as sums: when they ran is hatched.")
     short = sum(row.count for row in session.aggregates if row.kind not in WITH_ROWS) + work.summed
     if short:
         below = time_text(session.meta.get("threshold_ns"))

@@ -276,7 +276,7 @@ def test_of_a_library_that_tells_nobody_nothing_is_known(times, monkeypatch):
     monkeypatch.setattr(hosts, "SILENT", {"pytest": "JAX"})
     with times.block():
         pass
-    assert untimed(times) == {("b",): ("JAX tells nobody which streams it uses", 1)}
+    assert untimed(times) == {("b",): ("JAX does not tell which streams it uses", 1)}
 
 
 def test_a_library_that_fails_when_it_is_asked_is_a_reason(times, monkeypatch):
@@ -515,7 +515,9 @@ def test_any_history_of_blocks_and_streams_is_timed_as_the_streams_were(history,
     for number, (length, bound) in model.expected.items():
         record = found[number]
         assert record.timing == ("at_most" if bound else "device")
-        assert abs(record.duration_ns - length) <= (UNIT // 5 if bound else 0)
+        # Ends on two streams are compared through the anchor, by a float of milliseconds that may be a second long.
+        exact = 100 if record.streams > 1 else 0
+        assert abs(record.duration_ns - length) <= (UNIT // 5 if bound else exact)
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ def test_values_of_any_type_are_counted_and_never_end_it(tmp_path):
         )
         reader.take("distributedInfo", {"rank": odd})
     session = reader.trace.session(None, False, 1_700_000_000 * 10**9)
-    assert reader.trace.left_out["events whose time is no time"] > 100
+    assert reader.trace.left_out["events whose time is not a number"] > 100
     assert reader.trace.left_out["records with times that cannot be"] > 0
     path = tmp_path / "odd.gpusense"
     from gpusense.session import save

@@ -58,7 +58,7 @@ def test_a_status_in_the_body_is_the_reason(status):
         (200, JSON, b"{nonsense", Answer(200)),
         (200, "text/plain", b"error? who knows", Answer(200)),
         (200, PROTOBUF, b"x" * (2 << 20), Answer(200)),
-        (200, "text/html", b"<html>", Answer(200, None, "the answer is a web page: this is no OTLP endpoint")),
+        (200, "text/html", b"<html>", Answer(200, None, "the answer is a web page: this is not an OTLP endpoint")),
         (302, "text/html", b"<html>moved", Answer(302, None)),
         (401, "text/plain", b"no \x1b[31mtoken\n", Answer(401, None, "no \ufffd[31mtoken")),
         (503, JSON, b"{}", Answer(503, None)),

@@ -199,6 +199,7 @@ def test_the_export_verb_says_what_was_rejected(tmp_path, capsys):
         assert main(["export", str(path), "--otlp", got.url]) == 1
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("1 span sent, 2 refused, trace ")
+    assert first.endswith(f"; to {got.url}")
     assert second == "refused: no such \ufffd[31mtenant"
     with receiver(headers=PROTOBUF, body=partly(0, "slow down")) as got:
         assert main(["export", str(path), "--otlp", got.url]) == 0

@@ -363,8 +363,8 @@ def test_one_file_from_the_command(tmp_path, capsys):
         (["--names", "dcgm"], "--names says what"),
         (["--textfile", "absent/x.prom", "--interval", "0.01"], "no folder"),
         (["--prometheus", "240.0.0.1:9400"], "cannot listen on 240.0.0.1:9400"),
-        (["--prometheus", "here"], "is no address"),
-        (["--prometheus", ":70000"], "is no address"),
+        (["--prometheus", "here"], "is not an address"),
+        (["--prometheus", ":70000"], "is not an address"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, capsys, words, why):
