@@ -43,7 +43,7 @@ class BlockCounters(NamedTuple):
     start_ns: int  # the session's clock
     end_ns: int
     device: int | None = None  # CUDA ordinal
-    device_ns: int | None = None  # of the device between the edges
+    device_ns: int | None = None  # of the device between the edges, pauses included
     metric_set: str = ""  # which of the sets this pass was
     #: Multiply-adds count as two. By the type of the factors: "bf16", "fp16", "tf32", "fp8", "int8", "fp64", …
     #: A type that was not counted in this pass is missing; what was counted and did not occur is 0.
@@ -58,6 +58,7 @@ class BlockCounters(NamedTuple):
     sm_active_percent: float | None = None  # multiprocessors with a warp resident
     tensor_percent: float | None = None  # cycles in which the tensor pipe worked
     sm_clock_mhz: float | None = None
+    graphics_engine_percent: float | None = None  # of that time the device had work of any kind
     shared: bool = False  # other threads of the program had blocks open meanwhile: their work counts, too
     backend: str = "cupti"
     path: tuple[str, ...] = ()  # of the block

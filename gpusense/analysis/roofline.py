@@ -120,14 +120,16 @@ class Rate(NamedTuple):
 
 
 class MeasuredBlock(NamedTuple):
-    """All measured passes of one block path on one device, averaged. Rates are over the time of the device from the
-    block's beginning to its end, pauses included; None is what was counted in no pass."""
+    """All measured passes of one block path on one device, averaged. Rates and shares are of the time in which the
+    device worked, where that was counted, else of the time between the block's edges. None is what was counted in no
+    pass."""
 
     path: Path
     device: int | None
     passes: int
     shared_passes: int  # in which other threads had blocks open: their work counts, too
-    device_ns: float | None  # of a pass
+    device_ns: float | None  # of a pass, pauses included
+    busy: float | None  # 0…1: how much of that the device worked
     operations: tuple[Rate, ...]  # what comes nearest to its peak first
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
@@ -235,22 +237,32 @@ def measured(session: Session) -> list[MeasuredBlock]:
 def _measured(session: Session, path: Path, device: int | None, passes: list[BlockCounters]) -> MeasuredBlock:
     top = peaks(device_of(session.devices, "cuda", device))
     timed = [one for one in passes if one.device_ns]
+    busy = _busy(timed)
+
+    def worked(one: BlockCounters) -> float:
+        own = (one.graphics_engine_percent or 0.0) / 100
+        return (one.device_ns or 0) * min(1.0, own or busy or 1.0)
 
     def rate(name: str) -> float | None:
-        return _per_s([(getattr(one, name), one.device_ns or 0) for one in timed])
+        return _per_s([(getattr(one, name), worked(one)) for one in timed])
 
-    def mean(name: str, scale: float = 1.0) -> float | None:
-        """Weighted by time."""
+    def mean(name: str) -> float | None:
+        """Of passes weighted by time."""
         found = [(getattr(one, name), one.device_ns or 0) for one in timed if getattr(one, name) is not None]
         spent = sum(length for _, length in found)
-        return sum(value * length for value, length in found) / spent * scale if spent else None
+        return sum(value * length for value, length in found) / spent if spent else None
+
+    def share(name: str) -> float | None:
+        """A percentage of the whole time as a share of that in which the device worked."""
+        percent = mean(name)
+        return None if percent is None else min(1.0, percent / 100 / (busy or 1.0))
 
     operations = []
     for field, tensor in (("tensor_ops", True), ("flops", False)):
-        found: dict[str, list[tuple[float | None, int]]] = {}
+        found: dict[str, list[tuple[float | None, float]]] = {}
         for one in timed:
             for type_name, count in getattr(one, field):
-                found.setdefault(type_name, []).append((count, one.device_ns or 0))
+                found.setdefault(type_name, []).append((count, worked(one)))
         sums: dict[str, float] = {}
         for type_name, counts in found.items():  # one type may be counted in two parts: "fp16", "fp16 mma"
             name = type_name.partition(" ")[0]
@@ -262,6 +274,7 @@ def _measured(session: Session, path: Path, device: int | None, passes: list[Blo
         passes=len(passes),
         shared_passes=sum(one.shared for one in passes),
         device_ns=sum(one.device_ns or 0 for one in timed) / len(timed) if timed else None,
+        busy=busy,
         operations=tuple(sorted(operations, key=lambda one: (-(one.share or 0.0), -one.per_s, one.type))),
         read_bytes_per_s=rate("dram_read_bytes"),
         write_bytes_per_s=rate("dram_write_bytes"),
@@ -269,13 +282,20 @@ def _measured(session: Session, path: Path, device: int | None, passes: list[Blo
         l2_bytes_per_s=rate("l2_bytes"),
         nvlink_rx_bytes_per_s=rate("nvlink_rx_bytes"),
         nvlink_tx_bytes_per_s=rate("nvlink_tx_bytes"),
-        sm_active=mean("sm_active_percent", 0.01),
-        tensor_active=mean("tensor_percent", 0.01),
+        sm_active=share("sm_active_percent"),
+        tensor_active=share("tensor_percent"),
         sm_clock_mhz=mean("sm_clock_mhz"),
     )
 
 
-def _per_s(amounts: list[tuple[float | None, int]]) -> float | None:
+def _busy(passes: list[BlockCounters]) -> float | None:
+    """How much of the time the device worked, of those passes that counted it."""
+    known = [(one.device_ns or 0, one.graphics_engine_percent) for one in passes if one.graphics_engine_percent]
+    spent = sum(length for length, _ in known)
+    return min(1.0, sum(length * percent for length, percent in known) / spent / 100) if spent else None
+
+
+def _per_s(amounts: list[tuple[float | None, float]]) -> float | None:
     """Of those passes in which the amount was counted."""
     known = [(amount, length) for amount, length in amounts if amount is not None]
     spent = sum(length for _, length in known)

@@ -123,6 +123,22 @@ def test_an_addition_in_place_reads_and_writes_its_operand():
     )
 
 
+def test_rates_are_of_the_time_in_which_the_device_worked():
+    """A range has pauses at its edges, which say nothing of the work."""
+    tensor, half = {"bf16": PRODUCT}, {"graphics_engine_percent": 40.0}
+    counted = block_counters(
+        ("product",), 0, 500 * US, tensor=tensor, read=80e6, written=40e6, sm_active_percent=36.0, **half
+    )
+    links = block_counters(("product",), MS, MS + 500 * US)._replace(nvlink_rx_bytes=1e6, nvlink_tx_bytes=0.0)
+    (row,) = measured(session(counted, links, devices=(H200,)))
+    assert (row.device_ns, row.busy) == (500 * US, 0.4)
+    assert row.operations[0].per_s == pytest.approx(PRODUCT / 200e-6)
+    assert row.bytes_per_s == pytest.approx(120e6 / 200e-6)
+    assert row.nvlink_rx_bytes_per_s == pytest.approx(1e6 / 200e-6), "of a pass that did not count it, as of the others"
+    assert row.sm_active == pytest.approx(0.9)
+    assert row.roof == "compute"
+
+
 def test_a_block_that_mostly_waits_is_below_both_roofs():
     quiet = block_counters(("optimizer",), 0, 10 * MS, flops={"fp32": 5e9}, read=1e9, written=1e9, shared=True)
     (row,) = measured(session(quiet, devices=(H200,)))

@@ -177,7 +177,8 @@ def _decade(value: float, way: int) -> float:
 def _said(row: MeasuredBlock) -> list[str]:
     """Of a point, in lines."""
     name, _, what = str(row).partition(": ")
-    passes = f"{count_text(row.passes, 'pass', 'passes')} measured, {time_text(row.device_ns)} each"
+    busy = "" if row.busy is None else f", of which the device worked {percent_text(row.busy)}"
+    passes = f"{count_text(row.passes, 'pass', 'passes')} measured, {time_text(row.device_ns)} each{busy}"
     return [name, what, passes]
 
 

@@ -32,6 +32,7 @@ def _operations(*factors: str) -> tuple[str, ...]:
 
 #: What every set counts, most important first: field of the result → names of the metric, by chip.
 _ALWAYS: dict[str, tuple[str, ...]] = {
+    "graphics_engine_percent": ("gr__cycles_active.avg.pct_of_peak_sustained_elapsed",),
     "dram_read_bytes": ("dram__bytes_read.sum", "dram__bytes_op_read.sum"),
     "dram_write_bytes": ("dram__bytes_write.sum", "dram__bytes_op_write.sum"),
     "sm_active_percent": ("sm__cycles_active.avg.pct_of_peak_sustained_elapsed",),
