@@ -67,13 +67,13 @@ def scripted(library, **amounts):
 
 def test_what_a_range_counts_is_told_in_the_words_of_records(library, profiler):
     scripted(library, time_duration=180_000, src_bf16=PRODUCT, dram__bytes_read=1e8, dram__bytes_write=3e7, lts=5e8)
-    scripted(library, sm__cycles_active=71, per_second=1.755e9)
+    scripted(library, sm__cycles_active=71, per_second=1.755e9, gr__cycles_active=40)
     assert profiler.begin("bf16")
     found = profiler.end()
     assert (found.device_ns, found.tensor_ops, found.flops) == (180_000, (("bf16", PRODUCT),), ())
     assert found.amounts == {
         "dram_read_bytes": 1e8, "dram_write_bytes": 3e7, "l2_bytes": 5e8, "sm_active_percent": 71,
-        "sm_clock_mhz": 1755.0,
+        "sm_clock_mhz": 1755.0, "graphics_engine_percent": 40,
     }  # fmt: skip
 
 
@@ -247,7 +247,7 @@ print(json.dumps(told))
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert {"GV100", "TU102", "GA100", "AD102", "GH100", "GB100", "GB202"} <= told.keys()
-    always = {"device_ns", "sm_active_percent", "sm_clock_hz", "l2_bytes"}
+    always = {"device_ns", "graphics_engine_percent", "sm_active_percent", "sm_clock_hz", "l2_bytes"}
     for chip, sets in told.items():
         assert {"tensor_percent", *always} <= {*sets["activity"]}, chip
         assert {"fma", *always} <= {*sets["pipes"]}, chip
