@@ -85,7 +85,7 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             "counted by the device; rates and shares are of the time in which it worked, % of what it can do at most",
             (
                 *("Block", *device, "Passes", "Each", "Worked", "Operations", "of peak", "DRAM", "of peak"),
-                *("Operations a byte", "SM active", "Tensor active", "Roof"),
+                *("Intensity", "SM", "Tensor", "Roof"),
             ),
             lambda: _measured(session, several) if places is not None else [],
         ),
