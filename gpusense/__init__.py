@@ -1,6 +1,7 @@
 """GPU work, visible from inside a Python process.
 
-- Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU.
+- Blocks: ``trace``, as in ``with trace("step") as block:``, then ``block.summary()``; ``compute_block``, of the CPU;
+  ``measure``, whose passes the device counts exactly.
 - Records that you time yourself: ``record_kernel``, ``record_transfer``, ``record_compute_block``.
 - The tracer: ``get_tracer``, ``configure``, ``enable``, ``disable``, ``detach``, ``reset``, ``dump``.
 - Devices: ``devices``, ``own_usage``; ``monitor.start_background(callback)`` samples them.
@@ -18,7 +19,7 @@ from _thread import get_ident as _get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import cuda, doctor, exporters, integrations, monitor, session, testing, wgpu
-    from ._records.counters import CounterSample
+    from ._records.counters import BlockCounters, CounterSample
     from ._records.metrics import GpuMetrics, OwnUsage
     from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
@@ -69,6 +70,7 @@ __all__ = [
     "BackendError",
     "BackendUnavailable",
     "Block",
+    "BlockCounters",
     "BlockOperation",
     "BlockRecord",
     "BlockSummary",
@@ -124,6 +126,7 @@ __all__ = [
     "get_tracer",
     "integrations",
     "load",
+    "measure",
     "monitor",
     "own_usage",
     "record_compute_block",
@@ -140,7 +143,7 @@ __all__ = [
 _SOURCES = {
     "_records.metrics": ("GpuMetrics", "OwnUsage"),
     "_records.protocols": ("ActivitySource", "Backend", "DeviceSource", "MetricsSource", "RecordSource"),
-    "_records.counters": ("CounterSample",),
+    "_records.counters": ("BlockCounters", "CounterSample"),
     "_records.records": (
         "Aggregate",
         "BlockRecord",
@@ -291,6 +294,19 @@ else:
         elif callable(name):
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
+
+
+def measure(name: "str | None" = None, attributes: "Mapping[str, Any] | None" = None) -> "Block":
+    """A block whose every pass is counted exactly by the device: ``with measure("attention"):``, or a decorator.
+
+    Tensor operations by type, bytes of the device's memory, and which roof the block is below: see
+    ``Session.block_counters`` and the report. Each pass counts one set of counters, so let it run some times: the first
+    says how busy tensor cores are, the following what they did. The program waits for the device where the block begins
+    and ends; the first time, while the profiler is tried and switched on, a second or more. In a block that is being
+    counted nothing else is. Where counters cannot be had it is :func:`trace`, and
+    ``get_tracer().status()["measured"]`` says why. Never raises for a reason of gpusense's own.
+    """
+    return _active.measure(name, attributes)  # type: ignore[no-any-return]
 
 
 def compute_block(

@@ -1,10 +1,13 @@
-"""Every record type as a NamedTuple; nothing here computes, loads or imports beyond ``typing``.
+"""Every record type as a NamedTuple; nothing here computes, loads or imports beyond ``typing`` and the
+records of counters.
 
 Rules of this file: units stand in field names, unknown is ``None``, new fields go last and have a default, readers use
 names and never positions. Times are nanoseconds since the Unix epoch, the time base of CUPTI on Linux.
 """
 
 from typing import Any, Literal, NamedTuple
+
+from .counters import BlockCounters
 
 Direction = Literal["cpu_to_gpu", "gpu_to_cpu", "gpu_to_gpu", "on_device", "cpu_to_cpu"]
 Dim3 = tuple[int, int, int]
@@ -464,6 +467,7 @@ Record = (
     | GpuCollective
     | GpuBlockTime
     | ComputeBlock
+    | BlockCounters
     | BlockRecord
     | Syscall
 )
@@ -478,9 +482,10 @@ KINDS: dict[type, str] = {
     GpuCollective: "collective",
     GpuBlockTime: "block_time",
     ComputeBlock: "compute",
+    BlockCounters: "block_counters",
     BlockRecord: "block",
     Syscall: "syscall",
 }
-#: Listed one by one whatever they took: instants, what the ranks of a job are compared by, and what blocks took, which
-#: are listed themselves.
-ALWAYS_LISTED = ("allocation", "collective", "block_time")
+#: Listed one by one whatever they took: instants, what the ranks of a job are compared by, counters of few passes, and
+#: what blocks took, which are listed themselves.
+ALWAYS_LISTED = ("allocation", "collective", "block_counters", "block_time")

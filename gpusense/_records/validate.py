@@ -68,7 +68,7 @@ def _reader(kind: FieldType) -> Reader:
     if kind.base is dict:
         return attributes_of
     if kind.base is tuple:
-        return _dim3 if kind.members == get_args(Dim3) else _tuple(kind.members[0])
+        return _dim3 if kind.members == get_args(Dim3) else _tuple(kind.members)
     return _SCALARS[kind.base]
 
 
@@ -81,8 +81,12 @@ def _choice(choices: tuple[str, ...]) -> Reader:
     return read
 
 
-def _tuple(member: type) -> Reader:
+def _tuple(members: tuple[Any, ...]) -> Reader:
+    """Of any number of one type, or of one of each."""
+    member = members[0]
     read_one = reader(member, _reader)
+    if Ellipsis not in members:
+        return _each(tuple([reader(one, _reader) for one in members]))
 
     def read(value: Any) -> Any:
         if type(value) is tuple and all(type(item) is member for item in value) and member is str:
@@ -90,6 +94,15 @@ def _tuple(member: type) -> Reader:
         if not isinstance(value, (tuple, list)):
             raise TypeError(f"{type(value).__name__} instead of a tuple")
         return tuple([read_one(item) for item in value])
+
+    return read
+
+
+def _each(readers: tuple[Reader, ...]) -> Reader:
+    def read(value: Any) -> Any:
+        if not isinstance(value, (tuple, list)) or len(value) != len(readers):
+            raise TypeError(f"{value!r:.40} instead of {len(readers)} values")
+        return tuple([read_one(item) for read_one, item in zip(readers, value, strict=True)])
 
     return read
 

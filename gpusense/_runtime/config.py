@@ -41,7 +41,7 @@ class Settings(NamedTuple):
     flight_recorder: float | None = None  # seconds kept in full detail, to be written when something goes wrong
     flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
     flight_signal: bool = False  # SIGUSR2 has it written, too
-    counters: str | None = None  # hardware counters over time: "auto", or a rate as "1kHz"; None: none
+    counters: str | None = None  # "auto", a rate as "1kHz": sampled over time; "exact": of blocks; None: none
     kernels: str = "every"  # "blocks": no kernel is recorded; the device times the blocks, at next to no cost
 
     @property
@@ -209,20 +209,21 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _counters(value: Any) -> str | None:
-    """ "auto", or the rate as it is written shortest; None for off."""
+    """ "auto", "exact", or the rate as it is written shortest; None for off."""
     word = {None: "off", True: "auto", False: "off"}.get(value, value) if not isinstance(value, str) else value.strip()
     if not isinstance(word, str):
-        raise ConfigurationError(f"counters must be True, False or a rate as '1kHz', not {value!r}")
+        raise ConfigurationError(f"counters must be True, False, a rate as '1kHz' or 'exact', not {value!r}")
     if word.lower() in _MODES or word == "":
         word = "auto" if _MODES.get(word.lower()) == "on" else "off"
     if word.lower() in ("off", "none"):
         return None
-    if word.lower() == "auto":
-        return "auto"
+    if word.lower() in ("auto", "exact"):
+        return word.lower()
     rate = sampling_rate(word)
     if rate is None or not RATES_HZ[0] <= rate <= RATES_HZ[1]:
         raise ConfigurationError(
-            f"counters must be True, False or a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz, not {value!r}"
+            f"counters must be True, False, a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz or 'exact', "
+            f"not {value!r}"
         )
     return f"{rate / 1000:g}kHz" if rate >= 1000 else f"{rate:g}Hz"
 

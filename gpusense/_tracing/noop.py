@@ -181,6 +181,9 @@ class NoopTracer(Results):
         """As :meth:`trace` with a name alone."""
         return self._blocks[name]
 
+    def measure(self, name: Any = None, attributes: Any = None) -> NoopBlock:
+        return self.trace(name, attributes)
+
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> NoopBlock:
         receiver = self._receiver
         if receiver is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from ..session import Session
+    from .measure import Meter
     from .types import Switch
 
 #: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
@@ -53,6 +54,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self._ignored_for = {}
         self._left_behind = False
         self._elsewhere: Receiver | None = None
+        self._meter: Meter | None = None  # once passes of blocks are to be counted exactly
         worker = self._worker = Worker(recorder)
         recorder.belong_to(
             Owner(
@@ -92,6 +94,24 @@ class Tracer(Blocks, ManualRecords, Results):
             return _Both(receiver, self, name, None, None)
         return Block(self, name, None, None)
 
+    def measure(self, name: Any = None, attributes: Any = None) -> Block:
+        """A block whose passes are counted exactly; see :func:`gpusense.measure`."""
+        if self._elsewhere is not None:
+            return self.trace(name, attributes)
+        from .measure import Measured
+
+        self._with_meter()
+        return Measured(self, name, attributes, None)
+
+    def _with_meter(self) -> "Meter":
+        if self._meter is None:
+            from ..backends.cupti.counters.finder import Finder
+            from .measure import Meter
+
+            self._meter = Meter(self.record, Finder(self._worker.errand))
+        self.add_block_listener(self._meter)
+        return self._meter
+
     def compute_block(self, name: Any, elements: int | None = None, attributes: Any = None) -> TimedBlock:
         """CPU or SIMD work as a context manager; ``elements`` gives a throughput."""
         return TimedBlock(self._record_compute, name, elements, attributes)
@@ -117,8 +137,12 @@ class Tracer(Blocks, ManualRecords, Results):
         return False
 
     def follow_counters(self) -> None:
-        """Hardware counters are sampled as the settings want it, whether kernels are recorded or not."""
-        wanted = self.config.counters
+        """Hardware counters are sampled, whether kernels are recorded or not, or passes of blocks counted by turns, as
+        the settings want it."""
+        exact = self.config.counters == "exact"
+        if exact or self._meter is not None:
+            self._with_meter().by_turns = exact
+        wanted = None if exact else self.config.counters
         counters = self._counters
         if counters is not None and counters.setting != wanted:
             self.end_counters()
@@ -200,10 +224,12 @@ class Tracer(Blocks, ManualRecords, Results):
         a call. ``sync_lines``, where they are asked for, says the same of the lines of waits; ``silent_copies`` names
         copies of gpusense in this process whose blocks cannot come to another's session; ``unmarked`` says why capture
         runs and blocks get no GPU work, for want of memory for example. ``flight_recorder``, where that is on, says
-        what it has written, and why it has not. ``counters``, where they are asked for, says how well they are sampled,
-        or why they are not."""
-        counters = {} if self._counters is None else {"counters": self._counters.status()}
-        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent(), **counters}
+        what it has written, and why it has not. ``counters`` and ``measured``, where they are asked for, say how well
+        counters are sampled and blocks measured, or why not."""
+        found = {} if self._counters is None else {"counters": self._counters.status()}
+        if self._meter is not None:
+            found["measured"] = self._meter.status()
+        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent(), **found}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
@@ -287,6 +313,7 @@ class Tracer(Blocks, ManualRecords, Results):
         running.clear()
         self._end_tasks()
         self._listeners = ()
+        self._meter = None
         self._left_behind = True
         self.recorder.after_fork_in_child()
         self._append = self.recorder.events.append

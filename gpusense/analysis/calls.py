@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 from .._records.records import KINDS, Aggregate, Dim3, Record
 from ..session import Session
 
-#: Kinds of records that are of blocks; blocks hold calls.
-OF_BLOCKS = ("block", "block_time")
+#: Kinds of records that are of blocks, which hold calls.
+OF_BLOCKS = ("block", "block_counters", "block_time")
 #: ``kind`` of every record that is a call.
 OPERATIONS: dict[Any, str] = {of: kind for of, kind in KINDS.items() if kind not in OF_BLOCKS}
 

@@ -17,7 +17,7 @@ from .._records.device_identity import device_of
 from .._records.records import KINDS, BlockRecord, Path
 from ..session import Session
 from .facts import Facts
-from .roofline import peaks
+from .peaks import peaks
 from .sampled import sampled
 
 #: Fewer samples than this in all passes of a block say nothing of it.

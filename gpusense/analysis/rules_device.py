@@ -4,7 +4,7 @@ All shares are of the phase that is judged: the steps, where there are such.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .._records import lanes
@@ -12,18 +12,19 @@ from .._records.device_identity import device_of, device_text
 from .._records.occupancy import Limits, blocks_per_sm
 from .._records.work import WorkKind
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from . import rules_counters
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
 from .operation import DEVICE_KINDS, WAYS
 from .processes import processes_of
 from .rows import Rows, marked
+from .rules_counters import ELEMENTWISE, MUCH, kernels_text, shares_of
 from .rules_host import finding
 from .sampled import concerned, sampled
 from .transfers import SMALL_BYTES
 from .view import WORTH, View
 from .words import COPIES, IDLE, among_steps, copies_text, each_text
 
-_MUCH = 0.15  # of the phase: worth a word about kernels
 #: What pinned memory reaches over PCIe of generation 4 with 16 lanes, where neither the run nor a sample says better.
 _PINNED_BYTES_PER_S = 22e9
 #: Reasons for lower clocks that are not "idle" or "as set".
@@ -36,8 +37,10 @@ _BUSY = 0.95
 _LONG_NS = 200_000
 #: An elementwise kernel of this length is no short one.
 _CHAINED_NS = 10_000
-#: Families that move data through memory and do little with it.
-_ELEMENTWISE = frozenset({"elementwise", "copy", "random"})
+_MORE_WORK = (
+    "Give each launch more work: batch similar work into one launch, split large blocks, or run independent kernels "
+    "on several streams."
+)
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -228,20 +231,6 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def _time_text(view: View, spent: float) -> str:
-    """ "62 % of each step (5.1 ms of 8.2 ms)": of the phase, never more than the whole of it."""
-    return each_text(view, min(spent, view.parts.kernel))
-
-
-def _shares(view: View, names: Sequence[str]) -> list[str]:
-    """Of the first of some kernels how much they take, and how often they run."""
-    return [
-        f"{view.label(name)}: {percent_text(view.kernels[name][1] / view.kernel_ns)} of the kernels' time, "
-        f"{count_text(view.kernels[name][0], 'call')}."
-        for name in names[:3]
-    ]
-
-
 #: The first compute capability whose tensor cores take single precision.
 _TF32 = (8, 0)
 
@@ -260,14 +249,17 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
         spent = sum(ns for _, ns in rows)
         device = device_of(facts.session.devices, view.key[0], view.device)
         generation = (device.compute_capability or _TF32 if device is not None else _TF32)[0]
-        if view.share(spent) < _MUCH or generation < 7:  # Volta is the first with tensor cores
+        if generation < 7:  # Volta is the first with tensor cores
+            continue
+        if view.share(spent) < MUCH:
+            yield from rules_counters.idle_tensor_cores(view, facts)
             continue
         yield finding(
             view,
             "fp32_math",
             0.7 * min(spent, view.parts.kernel),
-            f"{view.text} multiplies in single precision without tensor cores for {_time_text(view, spent)}.",
-            _shares(view, [name for name, _ in rows]),
+            f"{view.text} multiplies in single precision without tensor cores for {kernels_text(view, spent)}.",
+            [*shares_of(view, [name for name, _ in rows]), *rules_counters.of_single_precision(view, facts)],
             "Allow TF32 (torch.set_float32_matmul_precision('high')), or use bfloat16 (torch.autocast): tensor cores "
             "are several times as fast."
             if generation >= _TF32[0]
@@ -279,18 +271,18 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
 def unfused(facts: Facts) -> Iterator[Finding]:
     """Chains of kernels that only move data: attention written out, elementwise operations one by one."""
     for view in facts.views:
-        if view.share(sum(view.families.get(one, 0) for one in ("softmax", *_ELEMENTWISE))) < _MUCH:
+        if view.share(sum(view.families.get(one, 0) for one in ("softmax", *ELEMENTWISE))) < MUCH:
             continue
         attention, chains = _chains(view)
-        if view.share(attention) >= _MUCH:
-            names = [name for name in view.kernels if family(name) in ("softmax", *_ELEMENTWISE)]
+        if view.share(attention) >= MUCH:
+            names = [name for name in view.kernels if family(name) in ("softmax", *ELEMENTWISE)]
             yield finding(
                 view,
                 "unfused_attention",
                 attention,
-                f"{view.text} spends {_time_text(view, attention)} between the two products of attention, on softmax "
+                f"{view.text} spends {kernels_text(view, attention)} between the two products of attention, on softmax "
                 "and what is done to the scores: the scores go through memory each time.",
-                _shares(view, names),
+                shares_of(view, names),
                 "Use a fused attention: torch.nn.functional.scaled_dot_product_attention, FlashAttention, or "
                 "torch.compile.",
                 where="softmax",
@@ -298,19 +290,21 @@ def unfused(facts: Facts) -> Iterator[Finding]:
         count, spent, runs = chains
         if view.told is not None:  # a chain ends with its step
             runs = max(runs, min(view.told.number, count))
-        if runs and count >= 2.5 * runs and view.share(spent) >= _MUCH:
-            names = [name for name in view.kernels if family(name) in _ELEMENTWISE and not _is_fused(name)]
+        if runs and count >= 2.5 * runs and view.share(spent) >= MUCH:
+            names = [name for name in view.kernels if family(name) in ELEMENTWISE and not _is_fused(name)]
             yield finding(
                 view,
                 "unfused_elementwise",
                 spent * (1 - runs / count),
-                f"{view.text} spends {_time_text(view, spent)} on elementwise kernels, {count / runs:.0f} in a row: "
+                f"{view.text} spends {kernels_text(view, spent)} on elementwise kernels, {count / runs:.0f} in a row: "
                 "each reads its data from memory and writes it back.",
-                _shares(view, names),
+                [*shares_of(view, names), *rules_counters.of_memory(view, facts)],
                 "Fuse them: torch.compile, torch.jit, cupy.fuse, jax.jit or one kernel of your own (Triton) reads and "
                 "writes the data once.",
                 where=view.label(names[0]) if names else "",
             )
+        else:
+            yield from rules_counters.memory_bound(view, facts)
 
 
 def _is_fused(name: str) -> bool:
@@ -328,7 +322,7 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
         one = work.kinds[number]
         name = one.full_name or one.name
         what: str = family(name) if one.kind == "kernel" else one.kind
-        of_kind[number] = "fused" if what in _ELEMENTWISE and _is_fused(name) else what
+        of_kind[number] = "fused" if what in ELEMENTWISE and _is_fused(name) else what
 
     rows = view.rows.where(marked(work.kind, [of_kind.get(number) != "memset" for number in range(len(work.kinds))]))
     kinds, lengths = rows.of(work.kind), lanes.lengths(rows.of(work.start), rows.of(work.end))
@@ -337,7 +331,7 @@ def _chains(view: View) -> tuple[int, tuple[int, int, int]]:
         if view.families.get("softmax")
         else 0
     )
-    plain = marked(kinds, [of_kind.get(number) in _ELEMENTWISE for number in range(len(work.kinds))])
+    plain = marked(kinds, [of_kind.get(number) in ELEMENTWISE for number in range(len(work.kinds))])
     return attention, _in_a_row(Rows(plain).where(lanes.above(lengths, _CHAINED_NS - 1)), lengths)
 
 
@@ -348,7 +342,7 @@ def _between_products(rows: Iterable[tuple[str, int]]) -> int:
         if what == "matmul":
             found += between if softmax else 0
             between, softmax = 0, False
-        elif between >= 0 and what in ("softmax", "reduction", *_ELEMENTWISE):
+        elif between >= 0 and what in ("softmax", "reduction", *ELEMENTWISE):
             between += length
             softmax |= what == "softmax"
         else:
@@ -389,58 +383,62 @@ def _resident(one: WorkKind, limits: "Limits | None") -> int:
 
 
 def launch_sizes(facts: Facts) -> Iterator[Finding]:
-    """Kernels of few blocks, one after the other; or on streams that wait for each other."""
+    """Kernels of few blocks, one after the other, as the device counted or as their sizes tell; or on streams that wait
+    for each other."""
     for view in facts.views:
-        fills = _fills(view, facts)
-        small = {number: share for number, share in fills.items() if share < 0.5}
-        spent = sum(view.by_kind[number][1] for number in small)
-        calls = sum(view.by_kind[number][0] for number in small)
-        if not calls or view.share(spent) < 2 * _MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
-            continue
-        covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
-        names = sorted(small, key=lambda number: -view.by_kind[number][1])
-        heavy = one_line(view.work.kinds[names[0]].name, 60)
-        streams = _streams(view, small)
-        alone = min(spent, view.parts.kernel)
-        if len(streams) > 1:
-            yield finding(
-                view,
-                "serialised_streams",
-                alone * (1 - 1 / len(streams)),
-                f"{view.text} runs work of {len(streams)} streams one after the other for {_time_text(view, spent)}, "
-                f"although {heavy} has blocks for only {percent_text(covered)} of its multiprocessors.",
-                [
-                    (
-                        f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
-                        f"of work in {time_text(alone)}, so next to nothing ran at once."
-                    ),
-                    *_why_serial(view, streams),
-                ],
-                "Let the streams run beside each other: no work on the default stream between them "
-                "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
-                "where data is needed.",
-                where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
-            )
-        else:
-            yield finding(
-                view,
-                "small_grids",
-                alone * (1 - covered),
-                f"{view.text} runs kernels of few blocks one after the other for {_time_text(view, spent)}: they have "
-                f"blocks for only {percent_text(covered)} of its multiprocessors.",
-                [
-                    (
-                        f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
-                        f"{count_text(view.by_kind[names[0]][0], 'call')}, "
-                        f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
-                    ),
-                    "This follows from the sizes of the launches; no counter was read.",
-                ],
-                "Give each launch more work: batch similar work into one launch, split large blocks, or run "
-                "independent kernels on several streams.",
-                confidence="medium",
-                where=heavy,
-            )
+        yield from rules_counters.small_grids(view, facts, list(_by_sizes(view, facts)), _MORE_WORK)
+
+
+def _by_sizes(view: View, facts: Facts) -> Iterator[Finding]:
+    fills = _fills(view, facts)
+    small = {number: share for number, share in fills.items() if share < 0.5}
+    spent = sum(view.by_kind[number][1] for number in small)
+    calls = sum(view.by_kind[number][0] for number in small)
+    if not calls or view.share(spent) < 2 * MUCH or spent / calls < 10_000 or spent > 1.5 * view.parts.kernel:
+        return
+    covered = sum(view.by_kind[number][1] * share for number, share in small.items()) / spent
+    names = sorted(small, key=lambda number: -view.by_kind[number][1])
+    heavy = one_line(view.work.kinds[names[0]].name, 60)
+    streams = _streams(view, small)
+    alone = min(spent, view.parts.kernel)
+    if len(streams) > 1:
+        yield finding(
+            view,
+            "serialised_streams",
+            alone * (1 - 1 / len(streams)),
+            f"{view.text} runs work of {len(streams)} streams one after the other for {kernels_text(view, spent)}, "
+            f"although {heavy} has blocks for only {percent_text(covered)} of its multiprocessors.",
+            [
+                (
+                    f"Streams {', '.join(str(stream) for stream in streams)}: {time_text(sum(streams.values()))} "
+                    f"of work in {time_text(alone)}, so next to nothing ran at once."
+                ),
+                *_why_serial(view, streams),
+            ],
+            "Let the streams run beside each other: no work on the default stream between them "
+            "(per-thread default stream, or streams made with cudaStreamNonBlocking), and wait for an event only "
+            "where data is needed.",
+            where=f"streams {', '.join(str(stream) for stream in streams)}; {heavy}",
+        )
+    else:
+        yield finding(
+            view,
+            "small_grids",
+            alone * (1 - covered),
+            f"{view.text} runs kernels of few blocks one after the other for {kernels_text(view, spent)}: they have "
+            f"blocks for only {percent_text(covered)} of its multiprocessors.",
+            [
+                (
+                    f"{heavy}: {_grid_text(view.work.kinds[names[0]])}, "
+                    f"{count_text(view.by_kind[names[0]][0], 'call')}, "
+                    f"{time_text(view.by_kind[names[0]][1] / view.by_kind[names[0]][0])} each."
+                ),
+                "This follows from the sizes of the launches; no counter was read.",
+            ],
+            _MORE_WORK,
+            confidence="medium",
+            where=heavy,
+        )
 
 
 def _grid_text(one: WorkKind) -> str:
@@ -485,7 +483,7 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
         busy = [view.parts.kernel for view in views]
         most, mean = max(busy), sum(busy) / len(busy)
         view = views[busy.index(most)]
-        if view.share(most - mean) < _MUCH:
+        if view.share(most - mean) < MUCH:
             continue
         each = ", ".join(f"on {one.text} for {percent_text(one.share(one.parts.kernel))}" for one in views[:8])
         yield finding(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from .._records.device_identity import card, device_of, device_text
 from .._records.records import standard_deviation
 from .._runtime.text import count_text, one_line, percent_text, time_text
+from ..analysis.activity import activity
 from ..analysis.anomalies import median
 from ..analysis.busy import DeviceKey
 from ..analysis.facts import Facts
@@ -281,9 +282,19 @@ class Divisions:
             parts.append(f"{which} busy {percent_text(mean)} of the {of} ({', '.join(busy)}{more})")
         else:
             parts.append(f"{judged[0].device} busy {percent_text(judged[0].busy_share)} of the {of}")
+            parts[-1] += self._active(judged[0])
         if judged[0].phase == WHOLE:
             parts[-1] += f": the {time_text(judged[0].length_ns)} from its first work to its last"
         return "; ".join(parts)
+
+    def _active(self, one: Division) -> str:
+        """ ", its multiprocessors active 12 %": what the device counted of the same time, where it did."""
+        views = (view for view in self._facts.views if view.key == one.key and view.program is one.program)
+        view = next(views, None)
+        if view is None or view.name != one.phase or view.key[0] != "cuda":
+            return ""
+        found = activity(self._facts.session, view.device, view.spans)
+        return "" if found is None or found.sm is None else f", its multiprocessors active {percent_text(found.sm)}"
 
     def _start_up(self, program: Program) -> str:
         """ " (9.10 s of it before CUDA was initialised)": its largest part, where it takes more time than the steps."""

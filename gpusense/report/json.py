@@ -18,7 +18,7 @@ from ..analysis.memory import memory
 from ..analysis.operation import Operation
 from ..analysis.program import Phase, Program, Steps
 from ..analysis.ranks import collectives_of, ranks_of
-from ..analysis.roofline import roofline
+from ..analysis.roofline import measured, roofline
 from ..analysis.transfers import TransferGroup
 from ..analysis.words import IDLE
 from ..session import Session, _json
@@ -174,6 +174,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "memory": memory(session),
         "energy": energy(session),
         "roofline": roofline(session),
+        "measured_blocks": session.once(measured),
         "counters": session.once(block_shares),
         "first_calls": facts.first_calls,
         "warm_ups": facts.warm_ups,

@@ -14,6 +14,7 @@ from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.ranks import shown_text
+from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
@@ -45,6 +46,7 @@ _TOP = 5
 _MOST_BLOCKS = 10  # of the summary
 _EVIDENCE_LINES = 3  # of the summary
 _MOST_NOTES, _MOST_CALLS = 3, 4
+_MOST_MEASURED = 2  # blocks of the summary
 _MOST_ROWS = 50
 _FIRST_COLUMN = 48
 _COLUMNS = ("", "total", "calls", "avg", "med", "min", "max", "stddev", "bytes")
@@ -84,7 +86,7 @@ def summary(
     blocks = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS) if first.kind == "block_times" else ()
     divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
-    told = *_copies(divisions), *_idle(divisions), *_waits(facts), *_host(facts)
+    told = *_copies(divisions), *_idle(divisions), *_waits(facts), *_host(facts), *_measured(session)
     return [
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
@@ -146,6 +148,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         *_operations(divisions, width),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        ("Measured blocks", _prose(map(str, session.once(measured)), style)),
         ("Waits by line", _prose(_missing_lines(session), style)),
         ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
         ("Hang", _prose(_hang(session), style)),
@@ -454,6 +457,14 @@ def _missing_lines(session: Session) -> Iterator[str]:
     reason = lines_missing(session)
     if reason:
         yield f"The lines that wait are not known: {one_line(reason, 300)}."
+
+
+def _measured(session: Session) -> Iterator[str]:
+    """The blocks that took the device longest of those that were measured."""
+    rows = session.once(measured)
+    yield from (f"measured {row}" for row in rows[:_MOST_MEASURED])
+    if len(rows) > _MOST_MEASURED:
+        yield f"… and {count_text(len(rows) - _MOST_MEASURED, 'more measured block')} in the full report"
 
 
 def _host_operations(facts: Facts) -> list[Operation]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._records.counter_samples import CounterTable
+from .._records.counters import BlockCounters
 from .._records.metrics import GpuMetrics
 from .._records.records import (
     ALWAYS_LISTED,
@@ -149,6 +150,11 @@ class Session:
     def collectives(self) -> list[GpuCollective]:
         """Collectives, sends and receives as NCCL tells of them. Their kernels are in ``kernels``, too."""
         return [record for record in self.records if type(record) is GpuCollective]
+
+    @property
+    def block_counters(self) -> list[BlockCounters]:
+        """Exact counters of passes of blocks; none unless ``counters="exact"`` was on, or blocks were measured."""
+        return [record for record in self.records if type(record) is BlockCounters]
 
     @property
     def compute_blocks(self) -> list[ComputeBlock]:

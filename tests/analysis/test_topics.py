@@ -1,4 +1,4 @@
-"""Transfers, anomalies, phases, memory, coverage, blocks, energy, roofline, backends: on numbers checked by hand."""
+"""Transfers, anomalies, phases, memory, coverage, blocks, energy, backends: on numbers checked by hand."""
 
 import random
 import statistics
@@ -17,7 +17,6 @@ from gpusense.analysis.coverage import coverage
 from gpusense.analysis.energy import energy
 from gpusense.analysis.memory import memory
 from gpusense.analysis.phases import first_calls, warm_ups
-from gpusense.analysis.roofline import peaks, roofline
 from gpusense.analysis.sampled import sampled
 from gpusense.analysis.transfers import link_peak, pcie_bytes_per_s, transfers
 from gpusense.analysis.waits import lines_missing, waits
@@ -254,43 +253,6 @@ def test_unknown_energy_is_none_with_a_reason_and_not_zero(metrics, reason):
 def test_a_counter_that_went_backwards_is_not_used():
     points = [sample(0, joules=500, watts=100), sample(SECOND, joules=20, watts=100)]
     assert energy(session(metrics=points))[0].method == "power"
-
-
-# Roofline
-
-
-def test_peaks_are_those_of_the_data_sheet():
-    top = peaks(H100)
-    assert top.flops_per_s == pytest.approx(66.9e12, rel=0.01)
-    assert top.bytes_per_s == pytest.approx(3.35e12, rel=0.01)
-    assert peaks(H100._replace(compute_capability=None, memory_bus_width_bits=None)) == (None, None)
-
-
-def test_points_sit_below_the_roof_they_belong_to():
-    run = session(
-        kernel("axpy", 0, 100 * US, attributes={"flops": 2e8, "bytes": 1.2e9 / 6}),
-        kernel("axpy", 100 * US, 200 * US, attributes={"flops": 2e8, "bytes": 1.2e9 / 6}),
-        kernel("gemm", 200 * US, 300 * US, attributes={"flops": 5e9, "bytes": 1e6}),
-        kernel("quiet", 300 * US, 400 * US),
-        block(("step",), 0, 500 * US, attributes={"flops": 1e9, "bytes": 1e9}),
-        kernel("part", 400 * US, 450 * US, path=("step",)),
-    )
-    points = {point.name: point for point in roofline(run)}
-    assert set(points) == {"axpy", "gemm", "step"}
-    axpy = points["axpy"]
-    assert (axpy.intensity, axpy.bound) == (1.0, "memory")
-    assert axpy.flops_per_s == pytest.approx(4e8 / 200e-6)
-    assert axpy.attainable_flops_per_s == peaks(H100).bytes_per_s
-    assert axpy.share == pytest.approx(2e12 / peaks(H100).bytes_per_s)
-    assert points["gemm"].bound == "compute"
-    assert points["step"].device_ns == 50 * US
-
-
-def test_without_peaks_or_sizes_nothing_is_invented():
-    run = session(kernel("k", 0, US, attributes={"flops": 10, "bytes": 5}), devices=())
-    (point,) = roofline(run)
-    assert (point.attainable_flops_per_s, point.bound, point.share) == (None, None, None)
-    assert roofline(session(kernel("k", 0, US, attributes={"flops": "many", "bytes": 5}))) == []
 
 
 # Backends

@@ -7,7 +7,7 @@ import pytest
 from support.browser import Browser, find_browser
 from support.machine import require
 from support.ranks import job_rank
-from support.sessions import HOSTILE, MS, T0, US, block, kernel, sample, session, training
+from support.sessions import HOSTILE, MS, T0, US, block, block_counters, kernel, sample, session, training
 
 from gpusense._runtime.text import time_text
 from gpusense.analysis.facts import Facts
@@ -364,6 +364,56 @@ def test_the_flame_graph_is_searched_and_turned_over(opened):
         page.call("Input.dispatchMouseEvent", type=kind, x=box[0] + 9, y=box[1] + 88, button="left", clickCount=1)
     assert page.evaluate("trail.querySelector('.what').textContent").startswith("sm90_xmma_gemm_bf16 ")
     assert page.complaints() == []
+
+
+#: Middle of a point of the roofline, and whether all that is drawn lies inside the picture.
+POINT = """name => {
+  const points = [...document.querySelectorAll("#roofline .point")];
+  const of = points.find(one => one.getAttribute("aria-label").startsWith(name));
+  const box = of.querySelector("circle").getBoundingClientRect();
+  return [box.left + box.width / 2, box.top + box.height / 2];
+}"""
+INSIDE = """(() => {
+  const box = document.querySelector("#roofline svg").getBoundingClientRect();
+  return [...document.querySelectorAll("#roofline svg :is(text, circle, path)")].every(one => {
+    const { left, right, top, bottom } = one.getBoundingClientRect();
+    return left >= box.left - 1 && right <= box.right + 1 && top >= box.top - 1 && bottom <= box.bottom + 1;
+  });
+})()"""
+
+
+def test_a_point_of_the_roofline_is_reached_by_keys_and_leads_to_its_block(opened, browser):
+    run = training(6)
+    of = ("train", "step")
+    run.records.append(block_counters((*of, "forward"), MS, 11 * MS, tensor={"bf16": 4.1e12}, read=1e10, written=1e10))
+    run.records.append(block_counters((*of, "load"), MS, 5 * MS, flops={"fp32": 8e6}, read=8e6, written=8e6))
+    page = opened(run)
+    for width in (400, 800, 1400):
+        browser.size(width, 900)
+        page.wait_for(f"document.querySelector('#roofline svg').clientWidth > {width} - 180")
+        assert page.evaluate(INSIDE), width
+    labels = page.evaluate("[...document.querySelectorAll('#roofline .point')].map(one => one.ariaLabel)")
+    assert [label.split(", ") for label in labels] == [
+        [
+            *("train/step/forward", "410 TFLOP/s bf16 (41 % of peak)", "2.00 TB/s DRAM (60 %)"),
+            *("205 operations a byte: memory roof", "1 pass measured", "10.0 ms each"),
+        ],
+        [
+            *("train/step/load", "2 GFLOP/s fp32 without tensor cores (0.0 % of peak)", "4.00 GB/s DRAM (0.1 %)"),
+            *("0.5 operations a byte: far below both roofs", "1 pass measured", "4.00 ms each"),
+        ],
+    ]
+    page.evaluate("document.getElementById('roofline').scrollIntoView()")
+    x, y = page.evaluate(f"({POINT})('train/step/load')")
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    assert page.evaluate("document.getElementById('tip').innerText").startswith("train/step/load\n")
+    page.evaluate("document.querySelector('#roofline .point').focus()")
+    press(page, "ArrowDown")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("train/step/load")
+    press(page, "Enter")
+    assert page.evaluate("document.getElementById('trail').innerText").startswith("load ")
+    press(page, "Escape")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("train/step/load")
 
 
 def test_what_is_selected_on_the_timeline_is_marked_in_the_tables(opened):

@@ -10,12 +10,13 @@ import pytest
 import gpusense
 
 _TEXT = """
-ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockOperation BlockRecord BlockSummary
-Bottleneck ComputeBlock ConfigurationError CounterSample Counters DeviceBusy DeviceInfo DeviceSource Direction Finding
-GpuAllocation GpuBlockTime GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Launched
+ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockCounters BlockOperation BlockRecord
+BlockSummary Bottleneck ComputeBlock ConfigurationError CounterSample Counters DeviceBusy DeviceInfo DeviceSource
+Direction Finding GpuAllocation GpuBlockTime GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics
+GpuSenseError GpuSync Launched
 MetricsSource Monitor NoopTracer Operation OwnUsage Phase RecordSource Session SessionError Settings Span Steps Syscall
 TraceSummary Tracer Unavailable UnseenInterval Window __version__ compute_block configure cuda detach devices
-disable doctor dump enable exporters get_tracer integrations load monitor own_usage record_compute_block
+disable doctor dump enable exporters get_tracer integrations load measure monitor own_usage record_compute_block
 record_kernel record_transfer reset session testing trace wgpu
 """
 PUBLIC = _TEXT.split()

@@ -34,7 +34,8 @@ COVERED_BY = {
     "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.unwritten "
     "analysis.words",
     "analysis/test_ranks.py": "analysis.figures",
-    "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
+    "analysis/test_roofline.py": "analysis.peaks",
+    "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
     "backends/block_times/test_source.py": "backends.block_times.marks",

@@ -4,6 +4,7 @@ import random
 from weakref import ref
 
 from gpusense._records.counter_samples import CounterColumns
+from gpusense._records.counters import BlockCounters
 from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, Thermal, Utilization
 from gpusense._records.records import (
     BlockRecord,
@@ -41,6 +42,13 @@ H100 = DeviceInfo(
     shared_memory_per_sm_bytes=233_472,
     registers_per_sm=65_536,
     memory_bus_width_bits=5120,
+)
+
+H200 = H100._replace(
+    name="NVIDIA H200",
+    memory_total_bytes=150_109_880_320,
+    memory_clock_max_mhz=3201.0,
+    memory_bus_width_bits=6016,  # as its driver says
 )
 
 #: Names that break careless writers.
@@ -84,6 +92,24 @@ def compute(name, start, end, **fields):
 
 def block(path, start, end, *, number=1, parent=None, thread=1, **fields):
     return BlockRecord(path[-1], number, parent, tuple(path), T0 + start, T0 + end, thread, **fields)
+
+
+def block_counters(path, start, end, *, tensor=(), flops=(), read=None, written=None, device=0, number=None, **fields):
+    """Counters of a pass by offsets from ``T0``, which the device worked through."""
+    return BlockCounters(
+        path[-1],
+        T0 + start,
+        T0 + end,
+        device,
+        end - start,
+        tensor_ops=tuple(dict(tensor).items()),
+        flops=tuple(dict(flops).items()),
+        dram_read_bytes=read,
+        dram_write_bytes=written,
+        path=tuple(path),
+        block_id=number,
+        **fields,
+    )
 
 
 def sample(
@@ -225,6 +251,8 @@ def eventful():
                     device_end_ns=T0 + at + 9 * MS, path=(root,),
                 ),
             ]  # fmt: skip
+    counted = {"tensor": {"bf16": 1e12}, "read": 1e9, "written": 1e9, "number": 2}
+    records.append(block_counters(("rank 0", "step"), 10 * MS, 15 * MS, **counted))
     metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]
     processes = [{"root": f"rank {rank}", "rank": rank} for rank in (0, 1)]
     made = session(

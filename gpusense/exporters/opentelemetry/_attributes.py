@@ -405,6 +405,9 @@ _SHAPES: dict[type, tuple[str, Callable[[Any], Iterator[tuple[str, Any]]]]] = {
     Syscall: ("syscall", _syscall),
 }
 
+#: Classes of the records that get a span of their own; counters of blocks are no work.
+SPANNED = frozenset(_SHAPES)
+
 _OPERATIONS: dict[type, str] = {
     GpuKernel: "kernel",
     GpuMemoryTransfer: "transfer",

@@ -17,7 +17,7 @@ from ..._runtime import log, process
 from ..._runtime.clock import now_ns
 from ..._tracing import select as selection
 from . import _spans as reasons
-from ._attributes import MAX_TEXT, Redact, hang_attributes, text
+from ._attributes import MAX_TEXT, SPANNED, Redact, hang_attributes, text
 from ._budget import Allowance, Placed, longest, select
 from ._histograms import Work
 from ._inside import OfTracer, only_place
@@ -162,7 +162,7 @@ class Pipeline:
         self.worker.wake()
 
     def sink(self, records: list[Record]) -> None:
-        self.inbox.put(records)
+        self.inbox.put([record for record in records if type(record) in SPANNED or type(record) is GpuBlockTime])
         self.worker.wake()
 
     def ids(self) -> Ids | None:

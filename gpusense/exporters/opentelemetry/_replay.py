@@ -11,10 +11,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags
 
 from ..._records.device_identity import device_of
-from ..._records.records import BlockRecord, GpuBlockTime, Record
+from ..._records.records import BlockRecord, Record
 from ...session import Session
 from . import _spans as reasons
-from ._attributes import Redact, clean, nanoseconds, text_limit
+from ._attributes import SPANNED, Redact, clean, nanoseconds, text_limit
 from ._budget import Placed
 from ._inside import OfSession, only_place
 from ._otlp import Otlp
@@ -145,7 +145,7 @@ class _Source:
             time for record in self._session.records for time in (record.start_ns, record.end_ns) if nanoseconds(time)
         ]
         for record in self._session.records:
-            if type(record) is not GpuBlockTime:  # the span of its block has it
+            if type(record) in SPANNED:
                 yield from self._spans(record)
         self._builder.belongs_to(self._resource)
         meta = self._session.meta

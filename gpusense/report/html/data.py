@@ -4,14 +4,25 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..._records.device_identity import device_text
-from ..._runtime.text import count_text, joules_text, one_line, percent_text, sentence, size_text, time_text
+from ..._records.device_identity import device_of, device_text
+from ..._runtime.text import (
+    count_text,
+    joules_text,
+    one_line,
+    percent_text,
+    rate_text,
+    sentence,
+    size_text,
+    time_text,
+)
 from ...analysis.blocks import BlockNode
 from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
+from ...analysis.peaks import peaks
 from ...analysis.ranks import shown_text
+from ...analysis.roofline import MeasuredBlock, measured, rate_of
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import listed_text, notes_of
 from ...analysis.words import IDLE
@@ -35,6 +46,7 @@ _NOTES = 5
 _BINS = 28
 _FLAME_LIMIT = 4_000
 _FLAME_DEPTH = 64
+_MOST_POINTS = 40  # of a roofline
 
 
 class PageData(NamedTuple):
@@ -77,6 +89,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "matrix": matrix(session, places),
             "flame": _flame(tree, places),
             "series": charts(session, drawn.start_ns),
+            "roofline": _rooflines(session, places),
             "seen": _seen(session),
             "window_ns": facts.window_ns,
             "places": places.rows,  # all that was asked for above
@@ -123,6 +136,64 @@ def _phase(
             if (values := divisions.lengths(name, row))
         },
     }
+
+
+def _rooflines(session: Session, places: Places) -> list[dict[str, Any]]:
+    """Of each device its roofs and the measured blocks that have a place below them, with the ends of both axes."""
+    by_device: dict[int | None, list[MeasuredBlock]] = {}
+    for row in session.once(measured):
+        if row.intensity:
+            by_device.setdefault(row.device, []).append(row)
+    return [_roofline(session, device, rows[:_MOST_POINTS], places) for device, rows in by_device.items()]
+
+
+def _roofline(session: Session, device: int | None, rows: list[MeasuredBlock], places: Places) -> dict[str, Any]:
+    top = peaks(device_of(session.devices, "cuda", device))
+    used = {(rate.type, rate.tensor) for row in rows for rate in row.operations if rate.per_s}
+    kinds = [(name, per_s, True) for name, per_s in top.tensor] + [(name, per_s, False) for name, per_s in top.others]
+    roofs = [
+        {"said": f"{name}{'' if tensor else ' without tensor cores'} {rate_of(per_s, name)}", "per_s": per_s}
+        for name, per_s, tensor in kinds
+        if (name, tensor) in used
+    ]
+    points = [
+        {
+            "name": one_line(row.path[-1], 80),
+            "intensity": row.intensity,
+            "per_s": row.operations_per_s,
+            "roof": row.roof,
+            "said": _said(row),
+            "place": places.block(row.path),
+        }
+        for row in rows
+    ]
+    across = [row.intensity or 1.0 for row in rows]
+    ridges = [per_s / top.bytes_per_s for name, per_s, tensor in kinds if (name, tensor) in used and top.bytes_per_s]
+    up = [row.operations_per_s or 1.0 for row in rows]
+    highest = [per_s for name, per_s, tensor in kinds if (name, tensor) in used]
+    return {
+        "device": device_text(session.devices, "cuda", device),
+        "bytes_per_s": top.bytes_per_s,
+        "memory": f"DRAM {rate_text(top.bytes_per_s)}" if top.bytes_per_s else "",
+        "roofs": roofs,
+        "points": points,
+        "intensity": [_decade(min(*across, *ridges, 1.0), -1), _decade(max(*across, *ridges, 10.0), 1)],
+        "rate": [_decade(min(up), -1), _decade(max(*up, *highest, 1.0), 1)],
+    }
+
+
+def _decade(value: float, way: int) -> float:
+    """The power of ten below or above, with some room."""
+    power = math.log10(value) + 0.1 * way
+    return float(10.0 ** (math.ceil(power) if way > 0 else math.floor(power)))
+
+
+def _said(row: MeasuredBlock) -> list[str]:
+    """Of a point, in lines."""
+    name, _, what = str(row).partition(": ")
+    busy = "" if row.busy is None else f", of which the device worked {percent_text(row.busy)}"
+    passes = f"{count_text(row.passes, 'pass', 'passes')} measured, {time_text(row.device_ns)} each{busy}"
+    return [name, what, passes]
 
 
 def _subtitle(session: Session, facts: Facts, title: str) -> str:

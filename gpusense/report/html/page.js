@@ -101,6 +101,7 @@ if (data.findings.length > 1) parts.push({ section: findings() });
 if (ran) parts.push(shares());
 for (const one of data.tables) if (one.title === "Blocks") parts.push(plainTable(one));
 if (data.flame.rows[0][2] > 0) parts.push(flame(data.flame));
+if (data.roofline.length) parts.push(roofline(data.roofline));
 if (data.series.length) parts.push(charts(data.series, Math.max(1, data.window_ns)));
 for (const one of data.tables) if (one.title !== "Blocks") parts.push(plainTable(one));
 if (ran) parts.push(operations("operations", "Operations on the device", () => phase.of, () => phase.operations, () => phase.more_operations));

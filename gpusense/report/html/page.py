@@ -18,7 +18,7 @@ from .data import PageData, page_data
 
 _PAGE = (
     *("base.js", "places.js", "events.js", "area.js", "timeline.js"),
-    *("flame.js", "charts.js", "matrix.js", "table.js", "page.js"),
+    *("flame.js", "charts.js", "roofline.js", "matrix.js", "table.js", "page.js"),
 )
 #: Events drawn one by one; beyond it short ones are joined, and the page says so.
 EVENT_LIMIT = 2_000_000

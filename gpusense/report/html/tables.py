@@ -24,7 +24,7 @@ from ...analysis.facts import Facts
 from ...analysis.memory import memory
 from ...analysis.operation import Operation
 from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
-from ...analysis.roofline import roofline
+from ...analysis.roofline import intensity_text, measured, rate_of, roofline, told
 from ...session import Session
 from ..tracks import DIRECTIONS, label
 from .places import Places
@@ -83,6 +83,15 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             "what the whole device used while the block was open; sampled: for how much of that time it is known",
             ("Block", "Device", "Energy", "Passes", "Each", "Sampled"),
             lambda: _energy(session),
+        ),
+        (
+            "Measured blocks",
+            "counted by the device; rates and shares are of the time in which it worked, % of what it can do at most",
+            (
+                *("Block", *device, "Passes", "Each", "Worked", "Operations", "of peak", "DRAM", "of peak"),
+                *("Intensity", "SM", "Tensor", "Roof"),
+            ),
+            lambda: _measured(session, several) if places is not None else [],
         ),
         (
             "Roofline",
@@ -283,6 +292,30 @@ def _roofline(session: Session) -> _Rows:
             partial(Places.called, kind="kernel", name=point.name),
         )
         for point in roofline(session)
+    ]
+
+
+def _measured(session: Session, several: bool) -> _Rows:
+    return [
+        _Row(
+            (
+                one_line(row.name),
+                *((device_text(session.devices, "cuda", row.device),) if several else ()),
+                f"{row.passes:,}",
+                time_text(row.device_ns),
+                percent_text(row.busy),
+                " + ".join(f"{rate_of(one.per_s, one.type)} {one.type}" for one in told(row.operations)) or "–",
+                percent_text(row.compute_share),
+                rate_text(row.bytes_per_s),
+                percent_text(row.memory_share),
+                "–" if row.intensity is None else intensity_text(row.intensity),
+                percent_text(row.sm_active),
+                percent_text(row.tensor_active),
+                row.roof or "–",
+            ),
+            partial(Places.block, path=row.path),
+        )
+        for row in session.once(measured)
     ]
 
 

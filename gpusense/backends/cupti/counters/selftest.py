@@ -1,4 +1,4 @@
-"""Tries the sampler of a device in a child process: some releases of CUPTI crash there (13.5 did), or never return.
+"""Tries the profilers of a device in a child process: some releases of CUPTI crash there (13.5 did), or never return.
 
 A child that dies or hangs costs the program nothing but the time; the last call that it announced is the reason. What
 went well is not tried again in this process, nor by others of the user's with the same driver, library and device.
@@ -16,6 +16,7 @@ from ...._runtime import cache, child
 from ...._runtime.errors import GpuSenseError
 
 LIMIT_S = 20.0
+SAMPLER, RANGES = "sampler", "range profiler"  # what is tried
 #: That the child waits for its first two samples.
 _SAMPLES_S = 3.0
 _INTERVAL_NS = 1_000_000
@@ -24,36 +25,36 @@ _INJECTION = "CUDA_INJECTION64_PATH"  # another tool's, or a run's: not into the
 _passed: set[str] = set()
 
 
-def passed(path: str, device: int, identity: str, limit_s: float = LIMIT_S) -> Unavailable | None:
-    """None where the sampler of ``device`` works in a child; else what happened. ``path``: of libcupti. ``identity``:
-    of driver and device, so that what went well is known again."""
-    key = _key(path, identity)
+def passed(path: str, device: int, identity: str, limit_s: float = LIMIT_S, what: str = SAMPLER) -> Unavailable | None:
+    """None where the sampler of ``device``, or ``what``, works in a child; else what happened. ``path``: of libcupti.
+    ``identity``: of driver and device, so that what went well is known again."""
+    key = _key(path, identity if what == SAMPLER else f"{identity} {what}")
     if key in _passed or _known(key):
         _passed.add(key)
         return None
-    refused = _try(path, device, limit_s)
+    refused = _try(path, device, limit_s, what)
     if refused is None:
         _passed.add(key)
         _remember(key)
     return refused
 
 
-def _try(path: str, device: int, limit_s: float) -> Unavailable | None:
+def _try(path: str, device: int, limit_s: float, what: str) -> Unavailable | None:
     import subprocess
 
     if not child.can_run():
         return Unavailable(
-            "counters", f"no Python to try the sampler with: this process runs in {sys.executable or 'nothing'}"
+            "counters", f"no Python to try the {what} with: this process runs in {sys.executable or 'nothing'}"
         )
     try:
-        done = child.run(__name__, path, str(device), timeout_s=limit_s)
+        done = child.run(__name__, path, str(device), what, timeout_s=limit_s)
     except subprocess.TimeoutExpired as late:
         last = _announced(late.stdout)
         return Unavailable(
             "counters", f"tried in a child process, {last} did not return within {limit_s:g} s", "try another libcupti"
         )
     except OSError as error:
-        return Unavailable("counters", f"the sampler could not be tried: {error}")
+        return Unavailable("counters", f"the {what} could not be tried: {error}")
     last = _announced(done.stdout)
     if last == "passed":
         return None
@@ -61,17 +62,17 @@ def _try(path: str, device: int, limit_s: float) -> Unavailable | None:
         ending = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         return Unavailable(
             "counters",
-            f"tried in a child process, {last} ended it ({ending}): {path} cannot sample counters here",
+            f"tried in a child process, {last} ended it ({ending}): {path} cannot read counters here",
             "use the libcupti of another CUDA release, as GPUSENSE_LIBCUPTI names it",
         )
     return Unavailable("counters", last.removeprefix("refused "))
 
 
-def main(path: str, device: str) -> int:
-    """In the child: enables, samples, reads and ends, each call announced before it is made."""
+def main(path: str, device: str, what: str = SAMPLER) -> int:
+    """In the child: enables, counts, reads and ends, each call announced before it is made."""
     os.environ.pop(_INJECTION, None)
     try:
-        _sample(path, int(device))
+        (_sample if what == SAMPLER else _count)(path, int(device))
     except GpuSenseError as error:
         _announce(f"refused {error}")
     else:
@@ -79,15 +80,14 @@ def main(path: str, device: str) -> int:
     os._exit(0)  # what CUPTI does at the end of a process is not what is tried
 
 
-def _sample(path: str, device: int) -> None:
+def _opened(path: str) -> tuple[Any, Any]:
+    """CUPTI's profiler and an initialised driver."""
     import ctypes
 
     from ...._capi.binding import bind
     from ...._capi.libraries import CUDA
     from ...._capi.loading import Loaded, load
-    from ...._runtime.errors import BackendError
     from . import host
-    from .sampler import opened
 
     _announce("loading CUDA")
     driver = load(CUDA)
@@ -97,7 +97,34 @@ def _sample(path: str, device: int) -> None:
     _announce("cuInit")
     cuda_capi.check("cuInit", cuda.cuInit(0))
     _announce(f"loading {path}")
-    api = host.bind_api(ctypes.CDLL(path), path)
+    return host.bind_api(ctypes.CDLL(path), path), cuda
+
+
+def _count(path: str, device: int) -> None:
+    """Two ranges with different sets, around a memset."""
+    from ctypes import byref, c_uint64, c_void_p
+
+    from . import ranges
+
+    api, cuda = _opened(path)
+    context, memory = c_void_p(), c_uint64()
+    _announce("cuDevicePrimaryCtxRetain")
+    cuda_capi.check("cuDevicePrimaryCtxRetain", cuda.cuDevicePrimaryCtxRetain(byref(context), device))
+    cuda_capi.check("cuCtxPushCurrent", cuda.cuCtxPushCurrent_v2(context))
+    cuda_capi.check("cuMemAlloc", cuda.cuMemAlloc_v2(byref(memory), 1 << 20))
+    profiler = ranges.RangeProfiler(api, cuda, context.value or 0, device, _announce)
+    for name in profiler.sets[:2]:
+        begun = profiler.begin(name)
+        cuda_capi.check("cuMemsetD8", cuda.cuMemsetD8_v2(memory, 0, 1 << 20))
+        if not begun or profiler.end() is None:
+            raise GpuSenseError(f"a range around a memset counted nothing with {name}")
+
+
+def _sample(path: str, device: int) -> None:
+    from ...._runtime.errors import BackendError
+    from .sampler import opened
+
+    api, cuda = _opened(path)
     sampler = opened(api, cuda, device, _INTERVAL_NS, _announce)
     sampler.start()
     deadline, seen = time.monotonic() + _SAMPLES_S, 0

@@ -17,7 +17,7 @@ from ...._runtime import clock, log, process, threads
 from ...._runtime.config import sampling_rate
 from ...._runtime.errors import BackendError, GpuSenseError
 from ... import cuda
-from . import host, selftest
+from . import COUNTED, host, selftest
 from .anchor import Anchor
 from .sampler import Sampler, Samples, opened
 
@@ -307,6 +307,9 @@ class CounterSource:
             self._give_up(reason if len(self._refused) == 1 else f"device {number}: {reason}")
 
     def _begin_with(self, number: int) -> None:
+        if number in COUNTED:
+            self._refused[number] = "blocks are measured in this process, and nothing else counts beside that"
+            return
         if not self._devices:
             self.state, self.reason = "trying", "the sampler is tried in a child process"
         api = self._api = self._api or host.open_api()

@@ -1,0 +1,70 @@
+"""How much of a device worked in some time, as it counted itself: beside "busy", which says that something ran."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._records.device_identity import device_of
+from ..session import Session
+from .counters import LEAST_SAMPLES, integrals
+from .intervals import Interval
+from .peaks import peaks
+from .sampled import sampled
+
+#: A stretch shorter than so many samples lies in none of them alone.
+_WHOLE = 2
+
+
+class Activity(NamedTuple):
+    """Shares 0…1 of the whole time that was asked for; None is what was not counted."""
+
+    sm: float | None = None  # multiprocessors with a warp resident
+    tensor: float | None = None  # cycles in which the tensor pipe worked
+    memory: float | None = None  # of the bandwidth
+    bytes_per_s: float | None = None
+
+
+def activity(session: Session, device: int | None, spans: Sequence[Interval]) -> Activity | None:
+    """Over some time of a CUDA device, by counters or else by what the driver told the monitor; None without both."""
+    return counted(session, device, spans) or _monitored(session, device, spans)
+
+
+def counted(session: Session, device: int | None, spans: Sequence[Interval], apart: bool = False) -> Activity | None:
+    """By samples of counters alone. ``apart``: what lies between the spans is something else, so that those count that
+    are long enough for samples of their own."""
+    integral = session.once(integrals).get(device if device is not None else -1)
+    if integral is None:
+        return None
+    columns = integral.columns
+    if apart and len(columns):
+        usual = (columns.end[-1] - columns.start[0]) / len(columns)
+        spans = [(start, end) for start, end in spans if end - start >= _WHOLE * usual]
+    spent, count, values = integral.over(spans)
+    if count < LEAST_SAMPLES or not spent:
+        return None
+    rate = None
+    if "dram_read_bytes" in values and "dram_write_bytes" in values:
+        rate = (values["dram_read_bytes"] + values["dram_write_bytes"]) * 1e9 / spent
+    peak = peaks(device_of(session.devices, "cuda", device)).bytes_per_s
+    return Activity(
+        _share(values.get("sm_active_percent")),
+        _share(values.get("tensor_percent")),
+        rate / peak if rate is not None and peak else None,
+        rate,
+    )
+
+
+def _monitored(session: Session, device: int | None, spans: Sequence[Interval]) -> Activity | None:
+    """By the driver's averages, where the monitor sampled them."""
+    shares = [
+        sample.utilization.sm_active_percent
+        for card in sampled(session)
+        if card.number == device
+        for sample in card.samples
+        if sample.utilization.sm_active_percent is not None
+        and any(start <= sample.time_ns <= end for start, end in spans)
+    ]
+    return Activity(sm=sum(shares) / len(shares) / 100) if len(shares) >= LEAST_SAMPLES else None
+
+
+def _share(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
