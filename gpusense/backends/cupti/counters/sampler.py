@@ -185,7 +185,7 @@ class Sampler:
                 self._rows.evaluate_with(found.function, found.parameters)
                 self._evaluator = found
         except GpuSenseError as error:
-            log.once(f"nvperf {error}", "gpusense: metrics are evaluated by CUPTI: %s", error)
+            log.once(f"nvperf {error}", "metrics are evaluated by CUPTI: %s", error)
 
     def start(self) -> None:
         self._ask("cuptiPmSamplingStart", pPmSamplingObject=self._sampler)

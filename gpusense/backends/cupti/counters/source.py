@@ -260,7 +260,7 @@ class CounterSource:
 
     def _give_up(self, reason: str, state: str = "unavailable") -> None:
         if not self._over or state == "unavailable":
-            log.once(f"counters {reason}", "gpusense: no counters: %s", reason)
+            log.once(f"counters {reason}", "no counters: %s", reason)
         self.state, self.reason = state, reason
         self._changed()
 
@@ -275,7 +275,7 @@ class CounterSource:
         except GpuSenseError as error:
             self._give_up(str(error))
         except Exception as error:  # noqa: BLE001 - the program goes on without
-            log.exception("counters", "gpusense: sampling of counters failed and is off")
+            log.exception("counters", "sampling of counters failed and is off")
             self._give_up(f"{type(error).__name__}: {error}")
         finally:
             if not self._pausing:
@@ -440,7 +440,7 @@ class CounterSource:
         try:
             device.sampler.end()
         except BackendError as error:
-            log.once(f"counters end {error}", "gpusense: sampling could not be ended: %s", error)
+            log.once(f"counters end {error}", "sampling could not be ended: %s", error)
 
 
 def _single(value: float) -> float:
