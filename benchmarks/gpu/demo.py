@@ -1,4 +1,4 @@
-"""The run that `gpusense demo` shows where there is no GPU: ``python benchmarks/gpu/demo.py demo.gpusense``.
+"""The run that `gpusense demo` shows where there is no GPU: ``python benchmarks/gpu/demo.py demo.gpusense 1kHz``.
 
 A training whose batches come over a second stream and are prepared by the program's own thread, for longer than the
 device works on one: so the device waits in *load*, and that is the right answer. A validation interrupts it once.
@@ -23,7 +23,14 @@ def prepare(batch, seconds):
     return batch
 
 
-def main(path):
+def sampling(tracer):
+    """Waits until counters are sampled, or cannot be."""
+    end = time.monotonic() + 5
+    while tracer.status().get("counters", {}).get("state") in ("waiting", "trying") and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def main(path, counters=None):
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(WIDTH, 16, 4 * WIDTH, batch_first=True, dropout=0.0)
     model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
@@ -60,12 +67,14 @@ def main(path):
         with gpusense.trace("validate"), torch.no_grad():
             return sum(loss_of(load(0.004)).item() for _ in range(4))
 
-    warm = control.start_session(mode="live")  # kernels are loaded once, and so is CUPTI
+    warm = control.start_session(mode="live", counters=counters)  # kernels are loaded once, and so is CUPTI
+    sampling(warm.tracer)
     for _ in range(3):
         step(0).item()
     validate()
     warm.finish()
-    run = control.start_session(mode="file", path=path, trace_all=True)
+    run = control.start_session(mode="file", path=path, trace_all=True, counters=counters)
+    sampling(run.tracer)
     for number in range(STEPS):
         loss = step()
         if number == STEPS // 2:
@@ -75,4 +84,4 @@ def main(path):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
