@@ -62,7 +62,7 @@ COVERED_BY = {
     "cli/dashboard/test_frame.py": "cli.dashboard.paint cli.dashboard.table",
     "cli/test_attach.py": "cli._attached cli._target",
     "cli/importers/test_kineto.py": "cli.importers.trace",
-    "cli/test_cli.py": "cli._arguments doctor",
+    "cli/test_cli.py": "cli._arguments cli.report doctor",
     "cuda/test_cuda.py": "cuda._objects cuda._workload",
     "decode/test_walk.py": "_decode.batch _decode.columns",
     "exporters/opentelemetry/test_at_exit.py": "exporters.opentelemetry._setup",
