@@ -31,8 +31,7 @@ COVERED_BY = {
     "aggregation/test_pipeline.py": "_aggregation.ledger _aggregation.placement",
     "analysis/test_busy_idle.py": "analysis.busy analysis.idle analysis.launch",
     "analysis/test_calls.py": "analysis.anomalies",
-    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.unwritten "
-    "analysis.words",
+    "analysis/test_findings.py": "analysis.facts analysis.rules_data analysis.rules_device analysis.words",
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.roofline analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
