@@ -66,7 +66,7 @@ class RecordSource(Protocol):
     on any thread, also on gpusense's own, and at any moment of the program's; nothing may hold a lock meanwhile that
     ``on_records`` is called under. One that can tell of unfinished work has ``end(timeout_s)``, too: the last flush,
     which hands on what is known of that. One whose work waits for other processes has ``waits(longer_ns)``: what has
-    lasted so long, as :class:`Wait` or alike, asked for about once a second on gpusense's thread. ``last()`` gives what
+    lasted so long, as ``Wait`` or like it, asked for about once a second on gpusense's thread. ``last()`` gives what
     is to be in a dump of the flight recorder however old it is: records that were handed on, and of unfinished work.
     """
 

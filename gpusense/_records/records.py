@@ -322,7 +322,7 @@ OPEN_AT_END = "open_at_end"
 
 
 class BlockRecord(NamedTuple):
-    """One finished ``trace()`` block; see :data:`OPEN_AT_END` for one that was not."""
+    """One finished ``trace()`` block; see ``OPEN_AT_END`` for one that was not."""
 
     name: str
     block_id: int

@@ -46,6 +46,15 @@ def absent_text(counters: Counters) -> str:
     return " and ".join(count_text(*row) for row in rows if row[0])
 
 
+def notes_of(session: Session) -> list[str]:
+    """What is missing, and what each process noted: why its file was written, which work is not in it."""
+    found = [str(note) for note in session.meta.get("missing") or ()]
+    processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
+    for one in processes:
+        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
+    return found + ([] if processes else [str(note) for note in session.meta.get("notes") or ()])
+
+
 def ignored(session: Session) -> dict[str, int]:
     """Manual records whose values did not fit, by reason, most first."""
     return _by_reason(session, "ignored")

@@ -157,7 +157,7 @@ def add_settings(parser: ArgumentParser) -> None:
         dest="kernels",
         action="store_const",
         const="blocks",
-        help="record no kernels, only how long the device is in each block; costs next to nothing",
+        help="record no kernels: the device times only blocks, which costs next to nothing",
     )
     add("--trace-all", action="store_true", default=None, help="list all work one by one, however short")
     add(

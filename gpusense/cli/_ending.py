@@ -31,7 +31,7 @@ _ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
 _WITHOUT_A_WORD = "the program ended by a signal, a crash or exec; what it did in its last moments may be missing"
 _IN_MEMORY = (
     "gpusense: Nothing is kept of this run: the program ended by a signal, a crash or exec, and --live keeps records "
-    "in its memory.\n"
+    "only in its memory.\n"
 )
 
 
@@ -181,6 +181,10 @@ class Ending:
 
     def _said_of(self, session: Any) -> str:
         session = joined([session], _READ_S, each_block=self.spans is not None)
+        missed = self._passes.missed(session) if self._passes is not None and self._done else ""
+        remarks = [*([missed] if missed else []), *_late(session), *self._missing()]
+        if remarks:
+            session.meta["missing"] = [*remarks, *session.meta.get("missing", ())]
         reports = written(session, self._report, self._form, self._kept(), self._open)
         return "" if self._quiet else self._answer(session, reports)
 
@@ -196,9 +200,6 @@ class Ending:
         from ..report.style import style_of
 
         spans = [self.spans.end(session, self.exit_code)] if self.spans is not None else []
-        missed = self._passes.missed(session) if self._passes is not None and self._done else ""
-        remarks = [*([missed] if missed else []), *_late(session), *self._missing()]
-        session.meta["missing"] = [*remarks, *session.meta.get("missing", ())]
         kept = KEPT if self._kept() is not None and self.path is None else None
         lines = text.summary(session, style_of(sys.__stderr__), self.shown, more=[*spans, *more], next_step=kept)
         return "\n".join(lines) + "\n"

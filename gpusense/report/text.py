@@ -13,7 +13,7 @@ from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.sampled import devices_seen
-from ..analysis.unwritten import listed_text, untimed, untimed_text, unwritten
+from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
@@ -201,15 +201,7 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
 
 def _notes(session: Session) -> list[str]:
     """All that the session notes of itself, those of the processes it was merged of included."""
-    return [*_own_notes(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
-
-
-def _own_notes(session: Session) -> list[str]:
-    """What is missing, and what each process noted: why its file was written, which work is not in it."""
-    found = [str(note) for note in session.meta.get("missing") or ()]
-    for one in _processes(session):
-        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
-    return found + ([] if _processes(session) else [str(note) for note in session.meta.get("notes") or ()])
+    return [*notes_of(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:
@@ -218,7 +210,7 @@ def _processes(session: Session) -> list[dict[str, Any]]:
 
 def _remarks(session: Session, style: Style) -> Iterator[str]:
     """The first of the notes, below the title, where people look first."""
-    found = _own_notes(session)
+    found = notes_of(session)
     for note in found[:_MOST_NOTES]:
         yield from style.wrapped(sentence(one_line(note, 400)), paint="yellow")
     if len(found) > _MOST_NOTES:

@@ -236,7 +236,7 @@ def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [name]
     done = traced("-o", "page.html", "--quiet", name, "9", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    assert (tmp_path / "page.html").read_text().endswith("</html>\n")
+    assert "<p class='note'>The program ended by a signal, a crash or exec; " in (tmp_path / "page.html").read_text()
     done = traced("--live", "-o", "s.gpusense", name, "9", cwd=tmp_path)
     assert done.stderr.startswith("gpusense: Nothing is kept of this run: ")
     assert not (tmp_path / "s.gpusense").exists()

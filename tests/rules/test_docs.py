@@ -160,6 +160,7 @@ TYPES = {
     "allocation": gpusense.GpuAllocation,
     "collective": gpusense.GpuCollective,
     "compute": gpusense.ComputeBlock,
+    "block_time": gpusense.GpuBlockTime,
     "block": gpusense.BlockRecord,
     "syscall": gpusense.Syscall,
 }
@@ -187,7 +188,8 @@ def test_report_json_has_the_fields_of_the_page(session):
     shown = json.loads(command("report", "run.gpusense", "--json", cwd=session))
     told = {cells[0].strip("`"): cells[1] for cells in rows("reference/json.md", REPORT_JSON) if len(cells) == 2}
     text = section("gpusense.report/1")
-    assert set(shown) == {field for field in told if "," not in field} - {"field", "kind"}
+    kinds = {"field", "kind", *(kind for kind in TYPES if kind not in shown)}
+    assert set(shown) == {field for field in told if "," not in field} - kinds
     assert shown["schema"] in text
     for name in {*shown["meta"], *shown["analysis"]}:
         assert f"`{name}`" in text, name

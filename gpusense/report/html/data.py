@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..._records.device_identity import device_text
-from ..._runtime.text import count_text, joules_text, one_line, percent_text, size_text, time_text
+from ..._runtime.text import count_text, joules_text, one_line, percent_text, sentence, size_text, time_text
 from ...analysis.blocks import BlockNode
 from ...analysis.energy import energy
 from ...analysis.facts import Facts, Finding
 from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
 from ...analysis.sampled import concerned, devices_seen
-from ...analysis.unwritten import listed_text
+from ...analysis.unwritten import listed_text, notes_of
 from ...analysis.words import IDLE
 from ...session import Session
 from .. import identity
@@ -29,6 +29,7 @@ NAME_LIMIT = 4096
 _TABLE_LIMIT = 2_000
 _UNSEEN_LIMIT = 100
 _HISTOGRAMS = 12
+_NOTES = 5
 _BINS = 28
 _FLAME_LIMIT = 4_000
 _FLAME_DEPTH = 64
@@ -59,6 +60,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
             "sentence": divisions.sentence(),
+            "notes": [sentence(one_line(note, 400)) for note in notes_of(session)[:_NOTES]],
             "took": _took(facts, tree),
             "findings": [_finding(finding, divisions, places) for finding in found],
             "phases": phases,
@@ -149,10 +151,10 @@ def _took(facts: Facts, root: BlockNode) -> list[str]:
     if facts.device_operations or not outer:
         return []
     most, inside = outer[0], ", ".join(map(told, longest(outer[0])[:4]))
-    sentence = f"“{one_line(most.name, 60)}” took {time_text(most.wall_ns)} in {count_text(most.passes, 'call')}."
+    told_first = f"“{one_line(most.name, 60)}” took {time_text(most.wall_ns)} in {count_text(most.passes, 'call')}."
     lines = [f"The run took {time_text(facts.window_ns)}."]
     lines += [f"Beside it: {', '.join(map(told, outer[1:4]))}."] if outer[1:] else []
-    return [sentence, *lines, *([f"In it: {inside}."] if inside else [])]
+    return [told_first, *lines, *([f"In it: {inside}."] if inside else [])]
 
 
 def _length(found: list[Division]) -> str:

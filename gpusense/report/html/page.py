@@ -93,6 +93,7 @@ def _head(data: PageData, embedded: bool) -> str:
         for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
     fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
+    notes = "\n".join(f"<p class='note'>{escape(note)}</p>" for note in data.facts["notes"])
     of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
     sure = f"<p class='quiet'>Confidence: {escape(verdict['confidence'])}{of}{saving}</p>"
@@ -125,6 +126,7 @@ def _head(data: PageData, embedded: bool) -> str:
 {told}
 </section>
 <p id="sentence">{escape(data.facts["sentence"])}</p>
+{notes}
 <nav id="phases" aria-label="Phase of the run"></nav>
 <dl id="tiles">{tiles}</dl>
 <div id="page"><noscript>Timeline, flame graph and table need JavaScript. This file loads nothing.</noscript></div>
