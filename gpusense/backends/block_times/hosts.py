@@ -35,13 +35,20 @@ class Hosts:
         self._told = leaves, arrives
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
+        self._modules = 0  # that the program had imported when that was last looked at
 
     def look(self) -> int:
         """Meets libraries that have been imported since; how many are known."""
-        if len(self._known) < len(_HOSTS):
+        modules = len(sys.modules)
+        if modules != self._modules and len(self._known) < len(_HOSTS):
+            self._modules = modules
             for name, meet in _HOSTS.items():
                 module = sys.modules.get(name)
-                if module is not None and name not in self._known and not _is_importing(module):
+                if module is None or name in self._known:
+                    continue
+                if _is_importing(module):
+                    self._modules = 0
+                else:
                     self._known[name] = self._meet(name, meet, module)
         return len(self._known)
 
@@ -65,6 +72,7 @@ class Hosts:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
+        self._modules = 0
 
 
 def silent() -> str:
