@@ -18,6 +18,7 @@ from _thread import get_ident as _get_ident
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import cuda, doctor, exporters, integrations, monitor, session, testing, wgpu
+    from ._records.counters import CounterSample
     from ._records.metrics import GpuMetrics, OwnUsage
     from ._records.protocols import ActivitySource, Backend, DeviceSource, MetricsSource, RecordSource
     from ._records.records import (
@@ -74,6 +75,7 @@ __all__ = [
     "Bottleneck",
     "ComputeBlock",
     "ConfigurationError",
+    "CounterSample",
     "Counters",
     "DeviceBusy",
     "DeviceInfo",
@@ -138,6 +140,7 @@ __all__ = [
 _SOURCES = {
     "_records.metrics": ("GpuMetrics", "OwnUsage"),
     "_records.protocols": ("ActivitySource", "Backend", "DeviceSource", "MetricsSource", "RecordSource"),
+    "_records.counters": ("CounterSample",),
     "_records.records": (
         "Aggregate",
         "BlockRecord",
@@ -389,6 +392,7 @@ def configure(
     flight_recorder: "float | None" = _UNCHANGED,
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
+    counters: "bool | str | None" = _UNCHANGED,
     kernels: "Literal['every', 'blocks']" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":

@@ -113,6 +113,19 @@ def pci_bus_id(text: str | None) -> str | None:
     return f"{domain.lstrip('0') or '0':0>4}:{rest}"
 
 
+def has_context(api: Any, ordinal: int) -> bool:
+    """Whether this process has the primary context of a device; False where the driver does not say."""
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    return api.cuDevicePrimaryCtxGetState(ordinal, byref(flags), byref(active)) == 0 and bool(active.value)
+
+
+def use_primary_context(api: Any, ordinal: int) -> bool:
+    """Whether the device's primary context, which is made if need be, is the calling thread's from now on."""
+    context = ctypes.c_void_p()
+    retained = api.cuDevicePrimaryCtxRetain(byref(context), ordinal) == 0
+    return bool(retained and api.cuCtxPushCurrent_v2(context) == 0)
+
+
 def memory_info_without_context(api: Any, ordinal: int) -> MemoryInfo:
     """Asked in the calling thread's context if that is on the device, else in its primary context if one is active.
 

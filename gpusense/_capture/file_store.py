@@ -16,6 +16,7 @@ from .._decode.correlation_ids import Launches
 from .._decode.labels import label
 from .._decode.names import MAX_NAMES, RECHECK_S, Texts
 from .._decode.walk import name_pointers
+from .._records.counter_samples import CounterColumns, CounterTable, packed
 from .._records.json_codec import block_text
 from .._records.records import BlockRecord, Counters, Path, Record
 from .._records.work import WorkTable
@@ -194,6 +195,11 @@ class FileStore:
         if self._packer:
             self.writer.append(file.BLOCKS, *self._packer.take(), hold=True)
 
+    def counter_samples(self, columns: CounterColumns) -> None:
+        for parts in packed(columns):
+            self.writer.append(file.SAMPLES, *parts, hold=True)
+        self._hold_to = self._hold_to or monotonic() + HOLD_S
+
     # --- cycles -----------------------------------------------------------------------------------------------------
 
     def may_wait(self, waiting: int, read: bool) -> bool:
@@ -251,6 +257,9 @@ class FileStore:
 
     def results(self) -> Results:
         return [], [], [], WorkTable()
+
+    def counter_table(self) -> CounterTable:
+        return CounterTable()
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """From what the file holds by now; the first question reads all of it."""

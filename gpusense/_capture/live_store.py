@@ -11,6 +11,7 @@ from .._aggregation.same_kernels import SameKernels
 from .._attribution.boundaries import OPEN, Boundary, PlacedItem, taken_apart
 from .._capi import demangle
 from .._decode.names import NameCache, Names
+from .._records.counter_samples import MOST_ROWS, CounterColumns, CounterTable
 from .._records.records import BlockRecord, Counters, Path, Record
 from .._records.work import HEAD, TAIL
 from .._runtime.clock import now_ns
@@ -39,6 +40,7 @@ class LiveStore:
         self._sinks = sinks
         self._names = NameCache(demangle)
         self._epoch = 0  # of correlation ids, as the capture counts them
+        self._samples = CounterTable(MOST_ROWS)
         self._use(Pipeline(self._limits(), emit=sinks.put, start_ns=start_ns))
 
     def _use(self, pipeline: Pipeline) -> None:
@@ -85,6 +87,7 @@ class LiveStore:
         )
         new.go_on_from(old)
         self._use(new)
+        self._samples = CounterTable(MOST_ROWS)
 
     def own(self, owners: dict[int, Path]) -> None:
         remember(self.owners, owners)
@@ -134,6 +137,9 @@ class LiveStore:
         if records:
             self.pipeline.record(records, now_ns())
 
+    def counter_samples(self, columns: CounterColumns) -> None:
+        self._samples.add(columns)
+
     # --- cycles -----------------------------------------------------------------------------------------------------
 
     def may_wait(self, waiting: int, read: bool) -> bool:
@@ -170,6 +176,9 @@ class LiveStore:
     def results(self) -> Results:
         pipeline = self.pipeline
         return list(pipeline.kept), pipeline.ledger.aggregates(), pipeline.ledger.busy(), pipeline.work.copy()
+
+    def counter_table(self) -> CounterTable:
+        return self._samples.since(0)
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         with lock:

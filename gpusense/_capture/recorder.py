@@ -33,6 +33,7 @@ from .._attribution.boundaries import (
 )
 from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
+from .._records.counter_samples import CounterColumns, CounterTable
 from .._records.device_identity import same
 from .._records.protocols import Wait
 from .._records.records import (
@@ -666,6 +667,12 @@ class Recorder:
         else:
             self._add_unseen(UnseenInterval(self._read_ns, now, reason))
 
+    def take_counters(self, columns: CounterColumns) -> None:
+        """Samples of hardware counters that follow those of their device so far. Any thread of gpusense."""
+        with self._lock:
+            if self._end_ns is None:
+                self.store.counter_samples(columns)
+
     # --- cycles -----------------------------------------------------------------------------------------------------
 
     def tick(self, timeout_s: float = SINK_WAIT_S, lazily: bool = False) -> bool:
@@ -1183,6 +1190,7 @@ class Recorder:
             records=records,
             aggregates=aggregates,
             metrics=self.samples(),
+            counter_samples=self._guarded(self._counter_table),
             busy=busy,
             unseen=self.all_unseen(),
             counters=self.counters(),
@@ -1194,6 +1202,10 @@ class Recorder:
     def _results(self) -> Results:
         with self._lock:
             return self.store.results()
+
+    def _counter_table(self) -> CounterTable:
+        with self._lock:
+            return self.store.counter_table()
 
     # --- end --------------------------------------------------------------------------------------------------------
 

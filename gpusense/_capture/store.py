@@ -10,6 +10,7 @@ from .._aggregation.same_kernels import SameKernels
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem
 from .._decode.correlation_ids import Launches
+from .._records.counter_samples import CounterColumns, CounterTable
 from .._records.records import (
     Aggregate,
     BlockRecord,
@@ -107,6 +108,9 @@ class Store(Protocol):
     def records(self, records: list[Record | SameKernels]) -> None:
         """Finished records, none perhaps: the end of what was in the queue."""
 
+    def counter_samples(self, columns: CounterColumns) -> None:
+        """Samples of hardware counters."""
+
     # --- cycles
 
     def may_wait(self, waiting: int, read: bool) -> bool:
@@ -133,6 +137,9 @@ class Store(Protocol):
 
     def results(self) -> Results:
         """What is in memory: records, aggregates, busy devices, all work."""
+
+    def counter_table(self) -> CounterTable:
+        """What is in memory of the samples of counters; a copy."""
 
     def totals(self, block_id: int, lock: AbstractContextManager[None]) -> BlockTotals | None:
         """Without the lock, which it may take: what was launched inside a watched block so far; a copy."""

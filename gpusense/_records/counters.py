@@ -29,7 +29,7 @@ class CounterSample(NamedTuple):
     pcie_tx_bytes: float | None = None
     nvlink_rx_bytes: float | None = None
     nvlink_tx_bytes: float | None = None
-    copy_engine_percent: float | None = None
+    copy_engine_percent: float | None = None  # the first of them; of older chips any
     dispatches: float | None = None  # kernels begun
     sm_clock_mhz: float | None = None
 

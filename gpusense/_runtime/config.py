@@ -41,6 +41,7 @@ class Settings(NamedTuple):
     flight_recorder: float | None = None  # seconds kept in full detail, to be written when something goes wrong
     flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
     flight_signal: bool = False  # SIGUSR2 has it written, too
+    counters: str | None = None  # hardware counters over time: "auto", or a rate as "1kHz"; None: none
     kernels: str = "every"  # "blocks": no kernel is recorded; the device times the blocks, at next to no cost
 
     @property
@@ -102,8 +103,12 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "flight_recorder": _optional_float,
     "flight_factor": _float,
     "flight_signal": _boolean,
+    "counters": str,
     "kernels": lambda text: text.strip().lower(),
 }
+
+#: Of counters: what CUPTI's sampler can do without running out of memory.
+RATES_HZ = (1, 20_000)
 
 _YES_OR_NO = frozenset(name for name, parse in _PARSERS.items() if parse is _boolean)
 _NONE_IS_OFF = frozenset(name for name, parse in _PARSERS.items() if parse is _optional_float) | {"devices", "backends"}
@@ -160,6 +165,8 @@ def check(name: str, value: Any) -> Any:
         if value not in _CHOICES[name]:
             raise ConfigurationError(f"{name} must be {', '.join(most)} or {last}, not {value!r}")
         return value
+    if name == "counters":
+        return _counters(value)
     if value is None and name in _NONE_IS_OFF:
         return None
     if name in ("devices", "backends", "kinds", "line_packages"):
@@ -199,6 +206,35 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
     if name == "kinds" and "sync_lines" in items and "sync" not in items:
         items = (*items, "sync")
     return items
+
+
+def _counters(value: Any) -> str | None:
+    """ "auto", or the rate as it is written shortest; None for off."""
+    word = {None: "off", True: "auto", False: "off"}.get(value, value) if not isinstance(value, str) else value.strip()
+    if not isinstance(word, str):
+        raise ConfigurationError(f"counters must be True, False or a rate as '1kHz', not {value!r}")
+    if word.lower() in _MODES or word == "":
+        word = "auto" if _MODES.get(word.lower()) == "on" else "off"
+    if word.lower() in ("off", "none"):
+        return None
+    if word.lower() == "auto":
+        return "auto"
+    rate = sampling_rate(word)
+    if rate is None or not RATES_HZ[0] <= rate <= RATES_HZ[1]:
+        raise ConfigurationError(
+            f"counters must be True, False or a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz, not {value!r}"
+        )
+    return f"{rate / 1000:g}kHz" if rate >= 1000 else f"{rate:g}Hz"
+
+
+def sampling_rate(text: str) -> float | None:
+    """Samples a second, of a rate as "1kHz", "100Hz" or "100"; None for what is none."""
+    word = text.strip().lower().removesuffix("hz")
+    factor = 1000 if word.endswith("k") else 1
+    try:
+        return float(word.removesuffix("k")) * factor
+    except ValueError:
+        return None
 
 
 def _number(name: str, value: Any) -> Any:

@@ -288,6 +288,7 @@ class Control:
                 self.live = made
         self.live.recorder.resume_capture()
         self.live.follow_tasks()
+        self.live.follow_counters()
         self._enabled = True
         self._now(self.live)
         return True
@@ -315,6 +316,8 @@ class Control:
         if not live.recorder.synchronise(2.0):
             reason = "the device still works; CUPTI must not be taken away meanwhile"
         self.disable()
+        if not live.end_counters():
+            reason = reason or "the sampler of counters does not end"
         if capture is None:
             return None
         reason = reason or capture.detach()

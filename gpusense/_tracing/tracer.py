@@ -63,6 +63,8 @@ class Tracer(Blocks, ManualRecords, Results):
         process.register(self)
         worker.start()
         self.follow_tasks()
+        self._counters: Any = None
+        self.follow_counters()
 
     def __repr__(self) -> str:
         status = self.recorder.status()
@@ -113,6 +115,34 @@ class Tracer(Blocks, ManualRecords, Results):
         else:
             self._tasks.off()
         return False
+
+    def follow_counters(self) -> None:
+        """Hardware counters are sampled as the settings want it, whether kernels are recorded or not."""
+        wanted = self.config.counters
+        counters = self._counters
+        if counters is not None and counters.setting != wanted:
+            self.end_counters()
+        if wanted is not None and self._counters is None:
+            from ..backends.cupti.counters.source import CounterSource
+
+            recorder = self.recorder
+            recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
+            self._counters = CounterSource(
+                wanted,
+                recorder.take_counters,
+                lambda: not recorder.disabled,
+                self.config.devices,
+                lambda: recorder.store.note(recorder),
+            )
+            self.add_source(self._counters)
+
+    def end_counters(self) -> bool:
+        """They are sampled no more, until :meth:`follow_counters`; False where CUPTI does not return."""
+        counters, self._counters = self._counters, None
+        if counters is None:
+            return True
+        ended: bool = counters.end(1.0)
+        return ended  # what it was like is still told
 
     def _end_tasks(self) -> None:
         if self._tasks is not None:
@@ -170,8 +200,10 @@ class Tracer(Blocks, ManualRecords, Results):
         a call. ``sync_lines``, where they are asked for, says the same of the lines of waits; ``silent_copies`` names
         copies of gpusense in this process whose blocks cannot come to another's session; ``unmarked`` says why capture
         runs and blocks get no GPU work, for want of memory for example. ``flight_recorder``, where that is on, says
-        what it has written, and why it has not."""
-        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent()}
+        what it has written, and why it has not. ``counters``, where they are asked for, says how well they are sampled,
+        or why they are not."""
+        counters = {} if self._counters is None else {"counters": self._counters.status()}
+        return {**self.recorder.status(), **self._left_out(), "silent_copies": silent(), **counters}
 
     def _left_out(self) -> dict[str, int]:
         failed, shed, ignored = self.failed_blocks, self._shed.total(), self.ignored_records
@@ -204,6 +236,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()
+        self.follow_counters()
 
     def reset(self) -> None:
         """Forgets everything recorded so far."""

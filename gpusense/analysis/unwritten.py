@@ -52,7 +52,27 @@ def notes_of(session: Session) -> list[str]:
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
         found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
+    found += sampling_notes(session)
     return found + ([] if processes else [str(note) for note in session.meta.get("notes") or ()])
+
+
+def sampling_notes(session: Session) -> list[str]:
+    """Why counters that were asked for are not there, or not as they were asked for."""
+    notes = []
+    sources = session.meta.get("sources")
+    for name, told in sources.items() if isinstance(sources, dict) else ():
+        who, _, what = str(name).rpartition(": ")
+        if what != "counters" or not isinstance(told, dict):
+            continue
+        about = f"{who}: " if who else ""
+        if told.get("state") == "unavailable":
+            notes.append(f"{about}no hardware counters: {told.get('reason')}")
+        devices = told.get("devices")
+        for number, device in devices.items() if isinstance(devices, dict) else ():
+            if gaps := device.get("gaps"):
+                text = count_text(gaps, "gap")
+                notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
+    return notes
 
 
 def ignored(session: Session) -> dict[str, int]:

@@ -16,7 +16,15 @@ from typing import Any
 
 from .._capi import cuda as capi
 from .._capi.binding import bind
-from .._capi.cuda_facts import MemoryInfo, count, describe, lacking, memory_info_without_context, version_of
+from .._capi.cuda_facts import (
+    MemoryInfo,
+    count,
+    describe,
+    has_context,
+    lacking,
+    memory_info_without_context,
+    version_of,
+)
 from .._capi.handles import already_loaded
 from .._capi.libraries import CUDA
 from .._capi.loading import Loaded, load, locate
@@ -92,6 +100,10 @@ class CudaSource:
             if self.is_live() and not self._starting
             else ()
         )
+
+    def in_use(self) -> list[int]:
+        """The devices on which this process has its primary context; none is made for the question."""
+        return [info.index for info in self.devices() if has_context(self._api, info.index)]
 
     def limits(self, ordinal: int) -> Limits | None:
         """What bounds occupancy on a device; None while CUDA is not live or where it does not say."""

@@ -117,6 +117,17 @@ def address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
+def rate(text: str) -> str:
+    """A rate of samples, as the setting has it."""
+    from .._runtime.config import check
+
+    try:
+        found: str = check("counters", text) or "off"
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    return found
+
+
 def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
     """Raises where ``target`` would replace the recording that it is made from."""
     from ..report.files import same_file
@@ -128,6 +139,7 @@ def refuse_over_itself(target: str | None, sources: Iterable[str]) -> None:
 
 _SETTINGS = (
     *("threshold_us", "trace_all", "backends", "devices", "buffer_size", "kinds", "overhead_budget", "wgpu_copies"),
+    "counters",
     "kernels",
 )
 
@@ -173,6 +185,14 @@ def add_settings(parser: ArgumentParser) -> None:
         help="what else to record: sync,allocation (as usual), sync_lines, launch, unified_memory",
     )
     add("--sync-lines", action="store_true", help="also say which line of the program waits for the GPU")
+    add(
+        "--counters",
+        nargs="?",
+        const="auto",
+        type=rate,
+        metavar="RATE",
+        help="also what the hardware counts over time: tensor cores, memory, links (100Hz; others by --counters=1kHz)",
+    )
     add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
     add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
     add(

@@ -5,8 +5,9 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from .._records.records import Path
-from .._runtime.text import UNKNOWN, count_text, one_line, size_text, time_text
+from .._runtime.text import UNKNOWN, count_text, one_line, percent_text, rate_text, size_text, time_text
 from ..analysis.blocks import BlockNode, BlockTimes, times_blocks, why_unknown
+from ..analysis.counters import BlockShares, block_shares
 from ..analysis.operation import called, kernel_backends
 from ..session import Session
 
@@ -39,6 +40,13 @@ _COLUMNS = (
     _Column("waits", "wait_ns", 9),
     _Column("host", "host_ns", 9),
 )
+#: On the page alone: what the hardware counted, as :class:`~gpusense.analysis.counters.BlockShares` has it.
+_COUNTED = (
+    _Column("SM", "sm_active_percent", 7),
+    _Column("tensor", "tensor_percent", 7),
+    _Column("DRAM", "dram_bytes_per_s", 9),
+    _Column("of peak", "dram_percent", 8),
+)
 #: What each column of the page is of, and what it says where its head does not.
 _OF = {
     **dict.fromkeys(
@@ -47,6 +55,7 @@ _OF = {
     "device_ns": "between its ends",
     **dict.fromkeys(("kernel_ns", "kernels", "transfer_ns", "transfer_bytes"), "work of the device it launched"),
     **dict.fromkeys(("wait_ns", "host_ns"), "of that time, the host"),
+    **dict.fromkeys((column.field for column in _COUNTED), "counted meanwhile"),
 }
 _HINTS = {
     "total_ns": "from opening to closing, all calls together, with the blocks inside",
@@ -64,6 +73,10 @@ _HINTS = {
     "transfer_bytes": "moved by these copies",
     "wait_ns": "the host waited for the device",
     "host_ns": "the rest: the host worked, or waited for something else",
+    "sm_active_percent": "multiprocessors with work, while the device did this block's",
+    "tensor_percent": "cycles in which the tensor cores worked",
+    "dram_bytes_per_s": "read and written in the device's memory",
+    "dram_percent": "of what the memory can move at most",
 }
 #: What a narrow screen goes without, first to last, so that so much of a name is shown; or of who captured a graph.
 _LEFT_OUT, _NAME = (
@@ -101,21 +114,54 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
     nodes = list(root.walk())
     times = [(depth, node.times) for depth, node in nodes[:_PAGE_ROWS]]
     known, unknown = _known(session, [row for _, row in times])
-    groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in known)]
+    counted = _counted(session)
+    heads = [column for column in _COUNTED if any(getattr(row, column.field) is not None for row in counted.values())]
+    rows = [(row, counted.get(row.path)) for _, row in times]
+    groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in (*known, *heads))]
     table = {
         "title": "Blocks",
         "note": "; ".join(("own: without blocks inside", *_left_out(session), *_reasons(session, unknown))),
-        "heads": ("Block", *(column.head for column in known)),
-        "hints": ("", *(_HINTS.get(column.field, "") for column in known)),
+        "heads": ("Block", *(column.head for column in (*known, *heads))),
+        "hints": ("", *(_HINTS.get(column.field, "") for column in (*known, *heads))),
         "groups": (("", 1), *groups),
         "depths": [min(depth, _DEEPEST) for depth, _ in times],
         "paths": [one_line(" › ".join(row.path), _PATH) for _, row in times],
-        "rows": [(one_line(row.path[-1]), *(_cell(column, row, session) for column in known)) for _, row in times],
-        "values": [[getattr(row, column.field) for column in known] for _, row in times],
+        "rows": [
+            (
+                one_line(row.path[-1]),
+                *(_cell(column, row, session) for column in known),
+                *(_counted_cell(column, counts) for column in heads),
+            )
+            for row, counts in rows
+        ],
+        "values": [
+            [
+                *(getattr(row, column.field) for column in known),
+                *(getattr(counts, column.field, None) for column in heads),
+            ]
+            for row, counts in rows
+        ],
         "places": [place(row.path) for _, row in times],
         "more": max(0, len(nodes) - _PAGE_ROWS),
     }
     return [table] if nodes else []
+
+
+def _counted(session: Session) -> dict[Path, BlockShares]:
+    """By path: of the device on which the block took longest."""
+    found: dict[Path, BlockShares] = {}
+    for row in session.once(block_shares):
+        if row.path not in found or row.device_ns > found[row.path].device_ns:
+            found[row.path] = row
+    return found
+
+
+def _counted_cell(column: _Column, row: BlockShares | None) -> str:
+    value = getattr(row, column.field, None)
+    if value is None or row is None:
+        return UNKNOWN
+    text = rate_text(value) if column.field == "dram_bytes_per_s" else percent_text(value / 100)
+    return f"{text} shared" if row.shared else text
 
 
 def _known(session: Session, rows: list[BlockTimes]) -> tuple[list[_Column], list[_Column]]:

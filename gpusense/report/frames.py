@@ -11,6 +11,7 @@ from .._records.json_codec import dumps, plain
 from .._records.metrics import GpuMetrics
 from .._records.records import BlockRecord, ComputeBlock, GpuAllocation, Syscall
 from .._records.work import WorkKind
+from ..analysis.counters import BlockShares, block_shares
 from ..analysis.facts import Finding
 from ..analysis.operation import Operation
 from ..analysis.program import Phase
@@ -32,6 +33,7 @@ _RECORDS: dict[str, Any] = {
 _ANSWERS: dict[str, tuple[Any, Callable[[Session], Sequence[Any]]]] = {
     "operations": (Operation, Session.operations),
     "blocks": (BlockOperation, Session.block_table),
+    "counters": (BlockShares, lambda session: session.once(block_shares)),
     "phases": (Phase, lambda session: session.phases),
     "findings": (Finding, Session.findings),
     "timeline": (Span, Session.timeline),

@@ -9,6 +9,7 @@ from .._records.json_codec import encode, plain
 from .._records.records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode
+from ..analysis.counters import block_shares
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.findings import findings
@@ -173,6 +174,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "memory": memory(session),
         "energy": energy(session),
         "roofline": roofline(session),
+        "counters": session.once(block_shares),
         "first_calls": facts.first_calls,
         "warm_ups": facts.warm_ups,
         "backends": side_by_side(session, facts.operations),

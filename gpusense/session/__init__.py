@@ -113,6 +113,7 @@ def save(session: Session, path: "str | os.PathLike[str]") -> None:
 
 
 def _write(session: Session, writer: "Writer") -> None:
+    from .._records.counter_samples import packed as packed_samples
     from . import _format as file
     from ._work_chunks import packed
 
@@ -126,6 +127,9 @@ def _write(session: Session, writer: "Writer") -> None:
             writer.append(file.WORK, *payload)
     writer.rows(file.BUSY, session.busy)
     writer.rows(file.METRICS, session.metrics)
+    for part in session.counter_samples.parts():
+        for payload in packed_samples(part):
+            writer.append(file.SAMPLES, *payload)
     writer.rows(file.UNSEEN, session.unseen)
     writer.rows(file.COUNTERS, [session.counters])
 

@@ -13,6 +13,7 @@ from operator import itemgetter, lt
 from typing import Any
 
 from .._records import json_codec
+from .._records.counter_samples import unpacked
 from .._records.hints import FieldType, Reader, field_type
 from .._records.json_codec import CLASSES, MAX_INT, REQUIRED, defaults_of, readers_of
 from .._records.metrics import GpuMetrics
@@ -77,6 +78,8 @@ class Builder:
             self._rows(chunk, json_codec.decode_record, into.records, at_once=True)
         elif chunk.type == file.WORK:
             self._work(chunk)
+        elif chunk.type == file.SAMPLES:
+            self._samples(chunk)
         elif chunk.type in _LISTS:
             cls, name = _LISTS[chunk.type]
             self._rows(chunk, partial(json_codec.decode, cls), getattr(into, name))
@@ -104,6 +107,12 @@ class Builder:
             self.records.extend(unpack(chunk.payload, self._session.work, self.meta.get("threshold_ns") or 0))
         except ValueError as error:
             self._damage.append(f"the work in the chunk at offset {chunk.offset} was left out: {error}")
+
+    def _samples(self, chunk: file.Chunk) -> None:
+        try:
+            self._session.counter_samples.add(unpacked(chunk.payload))
+        except ValueError as error:
+            self._damage.append(f"the samples in the chunk at offset {chunk.offset} were left out: {error}")
 
     def _json(self, chunk: file.Chunk) -> Any:
         try:

@@ -18,7 +18,7 @@ from .._runtime.errors import SessionError
 from .._runtime.text import count_text, decoded
 
 MAGIC = b"\x89GPUSNS\n"
-MAJOR, MINOR = 1, 5
+MAJOR, MINOR = 1, 6
 MARKER = b"\xf5gsC"
 FILE_HEADER = struct.Struct("<8sHHI")  # magic, major, minor, crc32 of the twelve bytes before
 HEADER = struct.Struct("<4sHHIIQI")  # marker, type, flags, stored length, length, sequence, crc32 of the stored payload
@@ -31,10 +31,10 @@ _MAX_SENTENCES = 100
 
 (
     META, NAME, LAYOUT, BUFFER, BOUNDARY, RECORDS, AGGREGATES, DEVICES, METRICS, COUNTERS, UNSEEN, BUSY, END, LINES,
-    BLOCKS, WORK,
-) = range(1, 17)  # fmt: skip
+    BLOCKS, WORK, SAMPLES,
+) = range(1, 18)  # fmt: skip
 #: Types whose number grows with the work recorded; they stop at the size cap, the others are always written.
-BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES, BLOCKS, WORK})
+BULK = frozenset({NAME, BUFFER, BOUNDARY, RECORDS, METRICS, LINES, BLOCKS, WORK, SAMPLES})
 TYPES = {
     META: "META",
     NAME: "NAME",
@@ -52,6 +52,7 @@ TYPES = {
     LINES: "LINES",
     BLOCKS: "BLOCKS",
     WORK: "WORK",
+    SAMPLES: "SAMPLES",
 }
 NAME_ENTRY = struct.Struct("<QI")
 BUFFER_HEAD = struct.Struct("<QII")  # thread, layout id, reserved

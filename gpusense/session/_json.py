@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 
 from .._records import json_codec
+from .._records.counter_samples import packed as packed_samples
+from .._records.counter_samples import unpacked as unpacked_samples
 from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, UnseenInterval
 from .._records.work import WorkTable
 from .._runtime.errors import SessionError
@@ -34,6 +36,11 @@ def more(session: Session) -> dict[str, Any]:
     return {
         "busy": [json_codec.encode(row) for row in session.busy],
         "work": work if session.has_work else None,
+        "samples": [
+            b64encode(zlib.compress(b"".join(parts))).decode("ascii")
+            for part in session.counter_samples.parts()
+            for parts in packed_samples(part)
+        ],
     }
 
 
@@ -86,6 +93,8 @@ def _session(report: dict[str, Any]) -> Session:
         counters=counters[0] if counters else None,
     )
     _take_work(session, own.get("work"), damage)
+    for columns in _fitting(own.get("samples"), lambda part: unpacked_samples(_inflated(part)), "samples", damage):
+        session.counter_samples.add(columns)
     if FIELD not in report and session.work.summed:
         session.meta["notes"] = [_OLD, *_list(meta.get("notes"))]
     session.meta["damage"] = [*damage, *_list(meta.get("damage"))]
@@ -117,9 +126,16 @@ def _take_work(session: Session, parts: Any, damage: list[str]) -> None:
     table = WorkTable()
     try:
         for part in parts:
-            stream = zlib.decompressobj()
-            unpack(stream.decompress(b64decode(part, validate=True), file.MAX_CHUNK_BYTES), table)
-    except (ValueError, TypeError, zlib.error) as error:
+            unpack(_inflated(part), table)
+    except ValueError as error:
         damage.append(f"the table of work is left out: {error}")
         return
     session.take_work(table)
+
+
+def _inflated(part: Any) -> bytes:
+    """Raises ``ValueError`` where that is none of ours."""
+    try:
+        return zlib.decompressobj().decompress(b64decode(part, validate=True), file.MAX_CHUNK_BYTES)
+    except (TypeError, zlib.error) as error:
+        raise ValueError(str(error)) from None

@@ -57,6 +57,8 @@ def merged(sessions: Sequence[Session]) -> Session:
             interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
             for interval in session.unseen
         )
+        for part in session.counter_samples.parts():
+            result.counter_samples.add(part.of_device(move.numbers[part.device]))
         for row in session.busy:
             device = move.device(row.device)
             busy.setdefault((row.backend, device), []).append(row._replace(device=device))
@@ -172,7 +174,7 @@ def _numbers(session: Session) -> set[int]:
     places: list[Any] = [*session.records, *session.aggregates, *session.busy, *session.work.kinds]
     names = ("device", "source_device", "destination_device")
     found = {getattr(place, name, None) for place in places for name in names}
-    return {number for number in found if number is not None}
+    return {number for number in (*found, *session.counter_samples.devices) if number is not None}
 
 
 def _root(session: Session, before: list[dict[str, Any]]) -> str | None:

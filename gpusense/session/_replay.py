@@ -286,6 +286,7 @@ def replay(
     session.aggregates = pipeline.ledger.aggregates()
     if state.forgot:
         session.metrics = [sample for sample in session.metrics if sample.time_ns >= pipeline.start_ns]
+    session.counter_samples = session.counter_samples.since(session.meta.get("start_ns") or 0)
     session.busy = pipeline.ledger.busy()
     pipeline.work.sort()
     session.take_work(pipeline.work)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._records.counter_samples import CounterTable
 from .._records.metrics import GpuMetrics
 from .._records.records import (
     ALWAYS_LISTED,
@@ -52,8 +53,8 @@ class Session:
     """
 
     __slots__ = (
-        *("_once", "_work", "aggregates", "busy", "counters", "devices", "each_block", "meta", "metrics", "records"),
-        "unseen",
+        *("_once", "_work", "aggregates", "busy", "counter_samples", "counters", "devices", "each_block", "meta"),
+        *("metrics", "records", "unseen"),
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Session:
         counters: Counters | None = None,
         work: WorkTable | None = None,
         each_block: dict[int, dict[str, list[int]]] | None = None,
+        counter_samples: CounterTable | None = None,
     ) -> None:
         self.meta: dict[str, Any] = meta if meta is not None else {}
         self.devices = devices
@@ -78,6 +80,8 @@ class Session:
         self.busy: list[DeviceBusy] = busy if busy is not None else []
         self.unseen: list[UnseenInterval] = unseen if unseen is not None else []
         self.counters = counters if counters is not None else Counters()
+        #: Hardware counters over time, where they were asked for.
+        self.counter_samples = counter_samples if counter_samples is not None else CounterTable()
         self._work = work
         #: Block id → kind of work → how many, nanoseconds, bytes; where ``load`` was asked for it.
         self.each_block = each_block
@@ -240,7 +244,8 @@ class Session:
         """A data frame of pandas or polars: of the one that the program has imported, else of the one that is
         installed. A row is one of what ``kind`` says, a column one of its fields, with the unit in its name.
 
-        - what the session means: "operations", "blocks" (by path), "phases", "findings", "timeline";
+        - what the session means: "operations", "blocks" (by path), "counters" (of the hardware, by path and device),
+          "phases", "findings", "timeline";
         - each piece of work, short ones too: "kernels", "transfers", "memsets", "syncs" (waits of the host);
         - records: "passes" (of blocks), "compute_blocks", "allocations", "syscalls";
         - "metrics": device samples, with columns such as "power.draw_watts".

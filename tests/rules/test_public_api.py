@@ -11,7 +11,7 @@ import gpusense
 
 _TEXT = """
 ActivitySource Aggregate Backend BackendError BackendUnavailable Block BlockOperation BlockRecord BlockSummary
-Bottleneck ComputeBlock ConfigurationError Counters DeviceBusy DeviceInfo DeviceSource Direction Finding
+Bottleneck ComputeBlock ConfigurationError CounterSample Counters DeviceBusy DeviceInfo DeviceSource Direction Finding
 GpuAllocation GpuBlockTime GpuCollective GpuKernel GpuMemoryTransfer GpuMemset GpuMetrics GpuSenseError GpuSync Launched
 MetricsSource Monitor NoopTracer Operation OwnUsage Phase RecordSource Session SessionError Settings Span Steps Syscall
 TraceSummary Tracer Unavailable UnseenInterval Window __version__ compute_block configure cuda detach devices
@@ -91,7 +91,7 @@ def test_configure_has_a_keyword_for_each_setting():
 #: What the process and the package call of a live tracer.
 HOOKS = {
     *("before_fork", "after_fork_in_parent", "after_fork_in_child", "at_exit"),
-    *("begin", "end", "follow_tasks", "started", "ways_of_frames"),
+    *("begin", "end", "end_counters", "follow_counters", "follow_tasks", "started", "ways_of_frames"),
 }
 
 

@@ -3,6 +3,7 @@
 import random
 from weakref import ref
 
+from gpusense._records.counter_samples import CounterColumns
 from gpusense._records.metrics import Clocks, GpuMetrics, Memory, Pcie, Power, Thermal, Utilization
 from gpusense._records.records import (
     BlockRecord,
@@ -226,13 +227,20 @@ def eventful():
             ]  # fmt: skip
     metrics = [sample(at, watts=300.0) for at in range(0, 101 * MS, 10 * MS)]
     processes = [{"root": f"rank {rank}", "rank": rank} for rank in (0, 1)]
-    return session(
+    made = session(
         *records,
         end=100 * MS,
         devices=(H100, H100._replace(index=1, cuda_index=1, nvml_index=1)),
         metrics=metrics,
         processes=processes,
     )
+    counted = CounterColumns(0, ("sm_active_percent", "dram_read_bytes", "dram_write_bytes"))
+    counted.start.extend(range(T0, T0 + 100 * MS, MS))
+    counted.end.extend(range(T0 + MS, T0 + 101 * MS, MS))
+    for column, value in zip(counted.values, (75.0, 2e9, 1e9), strict=True):
+        column.extend([value] * 100)
+    made.counter_samples.add(counted)
+    return made
 
 
 def crowd(count, *, seed=3, names=40, streams=4):

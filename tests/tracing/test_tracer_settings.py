@@ -135,6 +135,23 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(backends=("cupty",))
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [(True, "auto"), (False, None), (None, None), ("on", "auto"), ("off", None), ("1kHz", "1kHz"), ("1000", "1kHz"),
+     ("100Hz", "100Hz"), ("2.5khz", "2.5kHz"), ("auto", "auto"), ("", None)],
+)  # fmt: skip
+def test_counters_are_on_off_or_a_rate(given, found):
+    assert config.check("counters", given) == found
+    if isinstance(given, str):
+        assert config.from_environment({"GPUSENSE_COUNTERS": given}) == ({"counters": found}, [])
+
+
+@pytest.mark.parametrize("given", ["fast", "0Hz", "1MHz", "30kHz", 5, 1000.0, "-1kHz", "nan"])
+def test_a_rate_that_cannot_be_is_refused(given):
+    with pytest.raises(gpusense.ConfigurationError, match="rate"):
+        config.check("counters", given)
+
+
 def test_a_configure_that_raises_changes_nothing(tracer):
     gpusense.configure(threshold_us=7)
     with pytest.raises(gpusense.BackendUnavailable):

@@ -10,6 +10,7 @@ from ..._decode import layouts
 from ..._runtime.errors import BackendError
 from . import other_profilers
 from .clock import keep_wall_clock
+from .counters import SAMPLED
 from .mailbox import Mailbox, MailboxCounters
 from .subscription import SUBSCRIPTION
 
@@ -194,6 +195,8 @@ class Engine:
         holder = other_profilers.running()
         if holder is not None:
             raise BackendError(refused, 7, f"another profiler, {holder}, uses CUPTI")
+        if SAMPLED:
+            raise BackendError(refused, 7, "hardware counters were sampled, and CUPTI's profiler has no safe end")
         if SUBSCRIPTION.held:
             raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
         if SUBSCRIPTION.ask(self._api) != 0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._records.device_identity import device_text
 from ..._runtime.text import one_line
+from ...analysis.counters import series as counter_series
 from ...analysis.memory import place_of
 from ...session import Session
 from ..series import Points, device_series
@@ -26,6 +27,10 @@ def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
         if len(points) >= 2 and any(value for _, value in points):
             shifted = [(time - start_ns, value) for time, value in points]
             found.append(_chart(card.text, label, unit, _runs(shifted)))
+    for number, label, unit, points in counter_series(session):
+        if len(points) >= 2 and any(value for _, value in points):
+            shifted = [(time - start_ns, value) for time, value in points]
+            found.append(_chart(device_text(session.devices, "cuda", number), label, unit, _runs(shifted)))
     return found + _allocated(session, start_ns)
 
 

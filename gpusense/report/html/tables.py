@@ -16,6 +16,7 @@ from ..._runtime.text import (
     time_text,
 )
 from ...analysis.backends import side_by_side
+from ...analysis.counters import block_shares
 from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
@@ -60,6 +61,12 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             "first: that call or pass; then: what later ones usually take; cost: how much longer the first took",
             ("What", "First", "Then", "Calls", "Cost"),
             lambda: _warm_up(facts, several),
+        ),
+        (
+            "Counters by block",
+            "counted while the device did a block's work; of peak: of what the memory can move; shared: work of others",
+            ("Block", "Device", "Time", "SM", "Tensor", "DRAM", "Of peak", "PCIe", "Shared with"),
+            lambda: _counters(session),
         ),
         (
             "Memory by block",
@@ -196,6 +203,29 @@ def _warm_up(facts: Facts, several: bool) -> _Rows:
             partial(Places.first_call, kind=row.kind, name=row.name, device=row.device),
         )
         for row in facts.first_calls
+    ]
+
+
+def _counters(session: Session) -> _Rows:
+    def share(percent: float | None) -> str:
+        return percent_text(None if percent is None else percent / 100)
+
+    return [
+        _Row(
+            (
+                one_line(" › ".join(row.path)) if row.path else "(all work)",
+                device_text(session.devices, "cuda", row.device),
+                time_text(row.device_ns) + (" by the host" if row.by == "host" else ""),
+                share(row.sm_active_percent),
+                share(row.tensor_percent),
+                rate_text(row.dram_bytes_per_s),
+                share(row.dram_percent),
+                rate_text(row.per_second("pcie_rx_bytes", "pcie_tx_bytes")),
+                ", ".join(row.shared),
+            ),
+            partial(Places.block, path=row.path),
+        )
+        for row in session.once(block_shares)
     ]
 
 

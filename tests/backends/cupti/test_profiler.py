@@ -1,6 +1,7 @@
 """The profiler's structures against NVIDIA's headers, its sets of metrics with the real half that needs no device."""
 
 import ctypes
+import json
 import platform
 import sys
 
@@ -8,11 +9,13 @@ import pytest
 from support.cupti_releases import EVALUATES, RELEASES, at, fetch_cupti, printed_by
 
 from gpusense._capi import cupti_profiler as capi
+from gpusense._capi import nvperf
+from gpusense.backends.cupti.counters.metrics import FIELDS
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() != "x86_64", reason="the wheels taken are for Linux on x86-64"
 )
-HEADERS = ("cupti_target.h", "cupti_profiler_target.h", "cupti_profiler_host.h", "cupti_pmsampling.h",
+HEADERS = ("nvperf_host.h", "cupti_target.h", "cupti_profiler_target.h", "cupti_profiler_host.h", "cupti_pmsampling.h",
            "cupti_range_profiler.h")  # fmt: skip
 CONSTANTS = {
     "CUPTI_PROFILER_TYPE_RANGE_PROFILER": capi.RANGE_PROFILER,
@@ -30,13 +33,17 @@ CONSTANTS = {
 @pytest.mark.parametrize("release", [release for release in RELEASES if at(release) >= (12, 6)])
 def test_structures_are_those_of_the_vendors_headers(release, wheels, compiler, tmp_path):
     lines, expected = [], []
-    for structure in capi.FUNCTIONS.values():
+    unpublished = (nvperf.SCRATCH, nvperf.INITIALIZE)  # tried with the library itself below
+    published = [structure for name, structure in nvperf.FUNCTIONS.items() if name not in unpublished]
+    for structure in (*capi.FUNCTIONS.values(), *published):
         name = structure.__name__
         lines.append(f'printf("%zu\\n", (size_t){name}_STRUCT_SIZE);')
         expected.append((capi.size(structure),))
         for member, kind in (*capi.Parameters._fields_, *(structure._fields_ or ())):
             lines.append(f'printf("%zu %zu\\n", offsetof({name}, {member}), sizeof((({name} *)0)->{member}));')
             expected.append((getattr(structure, member).offset, ctypes.sizeof(kind)))
+    lines.append('printf("%zu %zu\\n", (size_t)NVPW_MetricEvalRequest_STRUCT_SIZE, sizeof(NVPW_MetricEvalRequest));')
+    expected.append((nvperf.REQUEST_BYTES, ctypes.sizeof(nvperf.Request)))
     for name, value in CONSTANTS.items():
         lines.append(f'printf("%zu\\n", (size_t){name});')
         expected.append((value,))
@@ -46,6 +53,8 @@ def test_structures_are_those_of_the_vendors_headers(release, wheels, compiler, 
 SETS = """
 import ctypes, sys
 from gpusense._capi import cupti_profiler as capi
+from gpusense._capi import nvperf
+from gpusense.backends.cupti.counters.metrics import FIELDS
 from gpusense._capi.binding import bind, missing
 from gpusense._runtime.errors import BackendError
 from gpusense.backends.cupti.counters.host import MetricSet, chips, in_one_pass
@@ -59,6 +68,40 @@ def evaluating(wheels):
     """Path of the real libcupti that lies beside what evaluates metrics."""
     assert (wheels / EVALUATES / fetch_cupti.EVALUATOR).exists(), "fill the folder again: it lacks the evaluator"
     return str(fetch_cupti.library(wheels / EVALUATES))
+
+
+def test_every_chip_has_a_set_of_one_pass_whose_names_the_evaluator_knows(evaluating, run_python):
+    done = run_python(
+        SETS
+        + """
+import json
+from gpusense._runtime.errors import GpuSenseError
+from gpusense.backends.cupti.counters.evaluator import Evaluator
+from gpusense.backends.cupti.counters.metrics import FIELDS
+image, told = capi.image(64), {}
+for chip in chips(api):
+    found, names = in_one_pass(api, capi.PM_SAMPLING, chip, [names for names, _ in FIELDS.values()])
+    if found is not None:
+        Evaluator(sys.argv[1], chip, found.metrics, image)
+        assert found.passes == 1
+        found.close()
+    told[chip] = [field for field, name in zip(FIELDS, names) if name is None]
+print(json.dumps(told))
+""",
+        evaluating,
+    )
+    assert done.returncode == 0, done.stderr
+    lacking = json.loads(done.stdout)
+    assert lacking.pop("GV100") == lacking.pop("GV11B") == lacking["GH100"] + list(FIELDS), "Volta has no sampler"
+    assert lacking["GH100"] == []
+    integrated = {"GA10B", "GB10B", "GB20B"}  # without memory and links of their own
+    for chip, fields in lacking.items():
+        links = {"nvlink_rx_bytes", "nvlink_tx_bytes"}
+        memory = {"dram_read_bytes", "dram_write_bytes", "pcie_rx_bytes", "pcie_tx_bytes"}
+        allowed = links | (memory if chip in integrated else set())
+        allowed |= {"TU": {"tensor_percent"}, "GA": {"copy_engine_percent"}}.get(chip[:2], set())
+        allowed |= {"pcie_rx_bytes", "pcie_tx_bytes"} if chip.startswith("GB1") else set()
+        assert set(fields) <= allowed, chip
 
 
 def test_a_set_says_its_passes_and_refuses_what_the_chip_does_not_count(evaluating, run_python):

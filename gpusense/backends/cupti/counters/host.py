@@ -18,6 +18,7 @@ from ... import cuda
 
 _lock = threading.Lock()
 _apis: dict[str, Any] = {}
+_initialized = False
 
 
 def open_api() -> Any | Unavailable:
@@ -26,14 +27,32 @@ def open_api() -> Any | Unavailable:
     loaded = loading.load(CUPTI, max_major=driver[0] if driver else None)
     if not isinstance(loaded, loading.Loaded):
         return loaded
-    with _lock:
-        api = _apis.get(loaded.path)
-        if api is None:
-            api = _apis[loaded.path] = bind(loaded.library, capi.PROTOTYPES, loaded.path)
+    api = bind_api(loaded.library, loaded.path)
     lacking = missing(api)
     if lacking:
         return Unavailable("counters", f"{loaded.path} lacks {lacking[0]}", "use the libcupti of CUDA 12.6 or later")
     return api
+
+
+def path_of(api: Any) -> str:
+    """Of the library that :func:`open_api` found."""
+    return next((path for path, known in _apis.items() if known is api), "")
+
+
+def bind_api(library: Any, path: str) -> Any:
+    """The profiler's functions of a loaded libcupti, bound once."""
+    with _lock:
+        return _apis.setdefault(path, bind(library, capi.PROTOTYPES, path))
+
+
+def initialize(api: Any) -> None:
+    """Once a process, before a device is asked. There is no way back: de-initialising twice crashes, and another
+    profiler in the process may have done so. Raises :class:`BackendError`."""
+    global _initialized
+    with _lock:
+        if not _initialized:
+            capi.ask(api, "cuptiProfilerInitialize")
+            _initialized = True
 
 
 def chips(api: Any) -> list[str]:

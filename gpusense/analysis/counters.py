@@ -1,0 +1,381 @@
+"""What the chip did inside each block: samples of hardware counters, over the time in which a device did its work.
+
+A sample knows of no block. The device does work of a block from the first piece of it to the last, before it does that
+of another one. Samples that lie at an edge count in proportion. Where two blocks, or two processes, have work on a
+device at the same time, the counters are of both, and that is said.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from operator import sub
+from statistics import median
+from typing import Any, NamedTuple
+
+from .._records.counter_samples import AVERAGES, CounterColumns
+from .._records.device_identity import device_of
+from .._records.records import KINDS, BlockRecord, Path
+from ..session import Session
+from .facts import Facts
+from .roofline import peaks
+from .sampled import sampled
+
+#: Fewer samples than this in all passes of a block say nothing of it.
+LEAST_SAMPLES = 5
+#: Of the time of a block, from which on work of others beside it is told.
+SHARED = 0.02
+#: Around kernels that are compared with samples, at least; and how many such comparisons make up for one another.
+AROUND_NS = 6_000_000
+_LEAST_CENTRES, _MOST_CENTRES = 5, 300
+
+Stretch = tuple[int, int]
+
+
+class BlockShares(NamedTuple):
+    """The counters of one path of blocks on one device, all its passes together, with the blocks inside.
+
+    Shares are in percent of what the units of the whole device could have done in this time. What was not measured is
+    None.
+    """
+
+    path: Path  # (): all work of the device
+    device: int
+    samples: float  # that lie in its time, in part too
+    sampled_ns: int  # of :attr:`device_ns`
+    device_ns: int  # in which the device did its work, pauses inside included
+    by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
+    shared: tuple[str, ...] = ()  # whose work is in it, too
+    graphics_engine_percent: float | None = None
+    sm_active_percent: float | None = None
+    sm_occupancy_percent: float | None = None
+    tensor_percent: float | None = None
+    copy_engine_percent: float | None = None
+    sm_clock_mhz: float | None = None
+    dram_read_bytes: float | None = None  # in the sampled time, as all amounts
+    dram_write_bytes: float | None = None
+    l2_bytes: float | None = None
+    pcie_rx_bytes: float | None = None
+    pcie_tx_bytes: float | None = None
+    nvlink_rx_bytes: float | None = None
+    nvlink_tx_bytes: float | None = None
+    dispatches: float | None = None
+    dram_peak_bytes_per_s: float | None = None  # what the device can move at most
+    moved_ns: int | None = None  # samples were moved back so far, to agree with the records of the device's kernels
+
+    def per_second(self, *fields: str) -> float | None:
+        """Of the amounts in these fields together; None where one was not measured."""
+        amounts = [getattr(self, field) for field in fields]
+        if None in amounts or not self.sampled_ns:
+            return None
+        return float(sum(amounts)) * 1e9 / self.sampled_ns
+
+    @property
+    def dram_bytes_per_s(self) -> float | None:
+        """Read and written."""
+        return self.per_second("dram_read_bytes", "dram_write_bytes")
+
+    @property
+    def dram_percent(self) -> float | None:
+        """Of what the memory can move at most."""
+        rate, peak = self.dram_bytes_per_s, self.dram_peak_bytes_per_s
+        return None if rate is None or not peak else 100 * rate / peak
+
+
+class Integral:
+    """Sums over time of a device's samples, so that a question of any stretch takes two look-ups."""
+
+    def __init__(self, columns: CounterColumns, late_ns: int | None = None) -> None:
+        """``late_ns``: by how much the times of the samples are too late, where that is known."""
+        self.columns, self.late_ns = columns, late_ns
+        lengths = [end - start for start, end in zip(columns.start, columns.end, strict=True)]
+        self._time = [0, *accumulate(lengths)]
+        self._sums: dict[str, list[float]] = {}
+        for field, values in zip(columns.fields, columns.values, strict=True):
+            known = [value if value == value else 0.0 for value in values]
+            if any(value == value for value in values):
+                if field in AVERAGES:
+                    known = [value * length for value, length in zip(known, lengths, strict=True)]
+                self._sums[field] = [0.0, *accumulate(known)]
+
+    @property
+    def fields(self) -> list[str]:
+        """Those that have a value in some sample."""
+        return list(self._sums)
+
+    def _places(self, stretches: Iterable[Stretch]) -> list[tuple[int, float, int, float]]:
+        """For each stretch the sample it begins in, and how much of that lies before it; the same for its end."""
+        starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
+
+        def place(time: int) -> tuple[int, float]:
+            time += late
+            row = bisect_right(starts, time) - 1
+            if row < 0:
+                return 0, 0.0
+            return row, min(1.0, (time - starts[row]) / max(1, ends[row] - starts[row]))
+
+        return [(*place(first), *place(last)) for first, last in stretches]
+
+    def over(self, stretches: Iterable[Stretch]) -> tuple[int, float, dict[str, float]]:
+        """Nanoseconds that were sampled, how many samples lie in them, and the value of each field."""
+        places = self._places(stretches)
+        if not len(self.columns):
+            return 0, 0.0, {}
+
+        def total(sums: "list[int] | list[float]") -> float:
+            found = 0.0
+            for row, part, last, last_part in places:
+                found += sums[last] - sums[row]
+                found += (sums[last + 1] - sums[last]) * last_part - (sums[row + 1] - sums[row]) * part
+            return found
+
+        spent = total(self._time)
+        count = sum(last + last_part - row - part for row, part, last, last_part in places)
+        if spent <= 0:
+            return 0, 0.0, {}
+        values = {field: total(sums) for field, sums in self._sums.items()}
+        averaged = {field: value / spent if field in AVERAGES else value for field, value in values.items()}
+        return round(spent), count, averaged
+
+
+def integrals(session: Session) -> dict[int, Integral]:
+    """One a device; of one whose fields have changed, that with the most samples."""
+    found: dict[int, CounterColumns] = {}
+    for part in session.counter_samples.parts():
+        if part.device not in found or len(part) > len(found[part.device]):
+            found[part.device] = part
+    return {device: Integral(part, late_ns(session, part)) for device, part in found.items()}
+
+
+def late_ns(session: Session, columns: CounterColumns) -> int | None:
+    """By how much samples are later than the kernels that they are of; None where that cannot be told.
+
+    Kernels that the device did alone, with nothing before and behind, have a centre in time, and so have the counts of
+    the samples around them.
+    """
+    busy = columns.column("graphics_engine_percent") or columns.column("sm_active_percent")
+    if busy is None or not len(columns):
+        return None
+    usual = sorted(map(sub, columns.end, columns.start))[len(columns) // 2]
+    around = max(3 * usual, AROUND_NS)
+    found = []
+    for start, end, centre in _alone(session, columns.device, 2 * around):
+        first, last = (bisect_left(columns.start, time) for time in (start - around, end + around))
+        weights = [(busy[row] * (columns.end[row] - columns.start[row])) for row in range(first, last)]
+        if first and last < len(columns) and sum(weights) > 0:
+            moments = (
+                weight * ((columns.start[row] + columns.end[row]) / 2 - start)
+                for row, weight in zip(range(first, last), weights, strict=True)
+            )
+            found.append(sum(moments) / sum(weights) + start - centre)
+        if len(found) == _MOST_CENTRES:
+            break
+    if len(found) < _LEAST_CENTRES:
+        return None
+    late = median(found)
+    spread = median(abs(one - late) for one in found)
+    return round(late) if spread < max(usual / 4, 100_000) and abs(late) < around / 2 else None
+
+
+def _alone(session: Session, device: int, pause_ns: int) -> Iterator[tuple[int, int, float]]:
+    """Start, end and centre of kernels that follow one another, where the device did none for so long around them."""
+    work = session.once(Facts).work
+    mine = {number for number, kind in enumerate(work.kinds) if kind.device == device and kind.kind == "kernel"}
+    begin = last = 0
+    weight = moment = 0.0
+    paused = False
+    for kind, start, end in zip(work.kind, work.start, work.end, strict=True):
+        if kind not in mine or start <= 0:
+            continue
+        if start - last >= pause_ns:
+            if paused and weight:
+                yield begin, last, begin + moment / weight
+            paused, begin, weight, moment = True, start, 0.0, 0.0
+        free = max(start, last) if weight else start  # of kernels beside each other the time counts once
+        if end > free:
+            weight += end - free
+            moment += (end - free) * ((free + end) / 2 - begin)
+        last = max(last, end)
+
+
+def block_shares(session: Session) -> list[BlockShares]:
+    """A row for each path and device with samples enough, parents first; nothing where nothing was sampled."""
+    rows: list[BlockShares] = []
+    for device, integral in session.once(integrals).items():
+        stretches, by = device_stretches(session, device)
+        card = device_of(session.devices, "cuda", device)
+        peak = peaks(card).bytes_per_s if card is not None else None
+        others = _others(session, device)
+        for path, (spans, beside_ns) in stretches.items():
+            spent = sum(last - first for first, last in spans)
+            sampled_ns, count, values = integral.over(spans)
+            if count < LEAST_SAMPLES:
+                continue
+            shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *others)
+            row = BlockShares(path, device, count, sampled_ns, spent, by, shared)
+            fields: dict[str, Any] = {**values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
+            rows.append(row._replace(**fields))
+    order = session.once(_places)
+    return sorted(rows, key=lambda row: (row.device, order.get(row.path, 0)))
+
+
+def _places(session: Session) -> dict[Path, int]:
+    """Of each path in the table of blocks; 0 is before all."""
+    return {node.path: place for place, (_, node) in enumerate(session.once(Facts).blocks.walk(), 1)}
+
+
+def device_stretches(session: Session, device: int) -> tuple[dict[Path, tuple[list[Stretch], int]], str]:
+    """For each path when the device did its work, and for how long another's beside it; and by what that is known."""
+    found = _by_work(session, device)
+    if found:
+        return found, "device"
+    timed = _by_records(session, lambda record: KINDS[type(record)] == "block_time" and record.device == device)
+    return (timed, "events") if timed else (_by_records(session, lambda record: type(record) is BlockRecord), "host")
+
+
+class _Run:
+    """Work of one path that is not over yet."""
+
+    __slots__ = ("beside_ns", "end", "spans", "start", "turn")
+
+    def __init__(self) -> None:
+        self.spans: list[Stretch] = []
+        self.beside_ns = self.start = self.end = 0
+        self.turn = -2  # the last turn in which the device did work of it
+
+    def close(self) -> None:
+        if self.turn >= 0:
+            self.spans.append((self.start, self.end))
+
+
+def _by_work(session: Session, device: int) -> dict[Path, tuple[list[Stretch], int]]:
+    """Work in the order of its starts, in turns of one path each: a path goes on while the turns are inside it."""
+    runs: dict[Path, _Run] = {}
+    inside: dict[int, list[_Run]] = {}  # number of a path → itself and the paths around it
+    paths = session.once(Facts).work.paths
+    before_end, before = 0, list[_Run]()
+    for turn, (number, start, end) in enumerate(_turns(session, device)):
+        mine = inside.get(number)
+        if mine is None:
+            path = paths[number]
+            mine = [runs.setdefault(path[:length], _Run()) for length in range(len(path) + 1)]
+            inside[number] = mine
+        for run in mine:
+            if run.turn != turn - 1:  # it is its turn again, after another's
+                run.close()
+                run.start, run.end = start, start
+                run.beside_ns += max(0, min(before_end, end) - start)
+            run.turn, run.end = turn, max(run.end, end)
+        for run in before:
+            if run.turn != turn:  # another's turn now, and work of it may still go on
+                run.beside_ns += max(0, min(run.end, end) - start)
+        before, before_end = mine, max(before_end, end)
+    for run in runs.values():
+        run.close()
+    return {path: (run.spans, run.beside_ns) for path, run in runs.items()}
+
+
+def _turns(session: Session, device: int) -> Iterator[tuple[int, int, int]]:
+    """(number of the path, start, end) of work that follows one another in one path."""
+    work = session.once(Facts).work
+    mine = {
+        number
+        for number, kind in enumerate(work.kinds)
+        if kind.device == device and kind.kind != "sync" and kind.timing == "device"
+    }
+    path, begin, last = -1, 0, 0
+    for kind, place, start, end in zip(work.kind, work.path, work.start, work.end, strict=True):
+        if kind not in mine or start <= 0:  # 0: when it ran is not known
+            continue
+        if place == path:
+            last = max(last, end)
+            continue
+        if path >= 0:
+            yield path, begin, last
+        path, begin, last = place, start, end
+    if path >= 0:
+        yield path, begin, last
+
+
+def _by_records(session: Session, of: Callable[[Any], bool]) -> dict[Path, tuple[list[Stretch], int]]:
+    """The time of some records by their paths, where the device's work was not recorded."""
+    found: dict[Path, list[Stretch]] = {}
+    for record in filter(of, session.records):
+        found.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+    return {path: (_joined(spans), 0) for path, spans in found.items()}
+
+
+def _joined(spans: list[Stretch]) -> list[Stretch]:
+    """Without overlaps, in order."""
+    joined: list[Stretch] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _others(session: Session, device: int) -> tuple[str, ...]:
+    """Processes of others that the monitor saw at work on the device."""
+    mine = {session.meta.get("pid"), *(one.get("pid") for one in session.meta.get("processes") or ())}
+    working = (
+        process.pid not in mine and process.visible is not False
+        for one in sampled(session)
+        if one.number == device
+        for sample in one.samples
+        for process in sample.processes or ()
+        if process.gpu_percent
+    )
+    return ("other processes",) if any(working) else ()
+
+
+def series(
+    session: Session, most: int = 20_000, buckets: int = 2_400
+) -> Iterator[tuple[int, str, str, list[tuple[int, float]]]]:
+    """(device, what, unit, points) for charts: every sample, or averages over equal times where there are very many."""
+    for device, integral in session.once(integrals).items():
+        columns = integral.columns
+        for field, (label, unit) in CHARTS.items():
+            if field in integral.fields:
+                yield device, label, unit, _points(integral, field, columns, most, buckets)
+
+
+#: Field → what a chart of it is called, and the unit: amounts are drawn as rates.
+CHARTS = {
+    "sm_active_percent": ("SM active", "%"),
+    "tensor_percent": ("Tensor pipe active", "%"),
+    "sm_occupancy_percent": ("SM occupancy", "%"),
+    "dram_read_bytes": ("DRAM read", "B/s"),
+    "dram_write_bytes": ("DRAM written", "B/s"),
+    "l2_bytes": ("L2", "B/s"),
+    "pcie_rx_bytes": ("PCIe to GPU, counted", "B/s"),
+    "pcie_tx_bytes": ("PCIe to host, counted", "B/s"),
+    "nvlink_rx_bytes": ("NVLink received", "B/s"),
+    "nvlink_tx_bytes": ("NVLink sent", "B/s"),
+    "copy_engine_percent": ("Copy engine active", "%"),
+    "sm_clock_mhz": ("SM clock, counted", "MHz"),
+}
+
+
+def _points(
+    integral: Integral, field: str, columns: CounterColumns, most: int, buckets: int
+) -> list[tuple[int, float]]:
+    average, late = field in AVERAGES, integral.late_ns or 0
+    if len(columns) <= most:
+        values = columns.column(field)
+        assert values is not None
+        rows = zip(columns.start, columns.end, values, strict=True)
+        known = ((start, end, value) for start, end, value in rows if value == value)
+        return [
+            ((start + end) // 2 - late, float(value) if average else value * 1e9 / max(1, end - start))
+            for start, end, value in known
+        ]
+    begin, length = columns.start[0] - late, columns.end[-1] - columns.start[0]
+    points = []
+    for number in range(buckets):
+        first, last = begin + length * number // buckets, begin + length * (number + 1) // buckets
+        spent, _, values_of = integral.over([(first, last)])
+        if spent * 2 > last - first:
+            value = values_of[field]
+            points.append(((first + last) // 2, value if average else value * 1e9 / spent))
+    return points

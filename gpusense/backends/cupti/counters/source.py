@@ -1,0 +1,445 @@
+"""Hardware counters over time as a source of the recorder: one sampler a device, read on a thread of its own.
+
+The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second.
+What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the most. Where the rate was left to
+gpusense it becomes what one percent of a processor can read.
+"""
+
+import math
+from array import array
+from collections.abc import Callable
+from time import monotonic, monotonic_ns, sleep, thread_time
+from typing import Any
+
+from ...._records.counter_samples import CounterColumns
+from ...._records.records import Unavailable
+from ...._runtime import clock, log, process, threads
+from ...._runtime.config import sampling_rate
+from ...._runtime.errors import BackendError, GpuSenseError
+from ... import cuda
+from . import host, selftest
+from .anchor import Anchor
+from .sampler import Sampler, Samples, opened
+
+#: The rate where it is left to gpusense, at first, and the share of a processor that it may cost then.
+USUAL_HZ, MOST_COST = 100.0, 0.01
+SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
+#: It is changed, which costs a gap of some milliseconds, where it is further off than this.
+NEAR = 1.5
+#: Between two readings, and at first, when the two clocks are compared.
+READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
+#: Readings in a row without an end of what there is: the sampler is faster than we are.
+MOST_READINGS = 64
+WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
+LOOK_S = 2.0  # for devices that the program begins to use
+JUDGE_S = 3.0  # of readings, after which their cost is judged
+HAND_ON_S = 0.5
+#: The distance of the clocks follows what is known of it by a thousandth of the time; at once where it is so far off.
+SLEW, JUMP_NS = 1000, 20_000_000
+#: A sample that is so many times too long is none: the first of a session lasts seconds.
+BOGUS = 100
+
+
+class Device:
+    """The sampling of one device: what was read, and where it lies in time. For the source's thread."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.anchor = Anchor()
+        self.samples = self.gaps = self.failed = self.bogus = 0
+        self.columns = self._empty()
+        self._fresh = True  # the next sample is the first after a start
+        self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
+        self._last = 0  # the same, by ours, also before a gap
+        self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
+        self.cpu_s = 0.0
+
+    def _empty(self) -> CounterColumns:
+        return CounterColumns(self.sampler.device, self.sampler.fields)
+
+    def take(self) -> CounterColumns:
+        """What was read since the last time."""
+        found, self.columns = self.columns, self._empty()
+        return found
+
+    def read(self) -> bool:
+        """One reading; whether that was all there is. Raises :class:`BackendError`."""
+        before, cpu = monotonic_ns(), thread_time()
+        found = self.sampler.read()
+        self.failed += found.failed
+        ends = found.ends[1:] if self._fresh else found.ends  # of the first of a session no time is to be believed
+        if ends:
+            self.anchor.look(before, found.decoded_ns, ends[0], ends[-1], found.drained)
+        elif found.drained:
+            self.anchor.nothing(before)
+        if found.starts:
+            self._keep(found)
+        self.cpu_s += thread_time() - cpu
+        if found.overflow:
+            self._overflow()
+        return found.drained
+
+    def _keep(self, found: Samples) -> None:
+        limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
+        for row, (start, end) in enumerate(zip(found.starts, found.ends, strict=True)):
+            if self._fresh or not 0 < end - start < limit:
+                self._fresh = False
+                self.bogus += 1
+                continue
+            kept.append(row)
+            before = self._before
+            follows = before is not None and start - before[0] < self.sampler.interval_ns // 2
+            self.gaps += before is not None and not follows  # lost on the way, although nothing said so
+            ours = before[1] if before is not None and follows else max(start + ahead, self._last)
+            self._last = max(end + ahead, ours + 1)
+            self._before = end, self._last
+            self.columns.start.append(ours)
+            self.columns.end.append(self._last)
+        self.samples += len(kept)
+        for column, values in zip(self.columns.values, found.columns, strict=True):
+            column.extend(array("f", [_single(values[row]) for row in kept]))
+
+    def _distance(self, found: Samples) -> int:
+        """The session's clock minus the sampler's, for these samples. It is known better and better; what is added to
+        it or taken away comes little by little, since samples follow one another without a gap."""
+        offset = self.anchor.offset_ns
+        if offset is None:
+            return self._ahead or 0
+        wanted = offset + clock.SESSION.of_monotonic(0)
+        if self._ahead is None or abs(wanted - self._ahead) > JUMP_NS:
+            self._ahead = wanted
+        else:
+            most = (found.ends[-1] - found.starts[-1]) * len(found.ends) // SLEW
+            self._ahead += max(-most, min(most, wanted - self._ahead))
+        return self._ahead
+
+    def compared(self) -> None:
+        """The clocks have been compared: what was read meanwhile lies where it was not known yet, and goes."""
+        self.take()
+        self._ahead, self._before = None, None
+
+    def _overflow(self) -> None:
+        """Counts were lost, as nobody read them in time: there is a gap, and it begins anew."""
+        self.gaps += 1
+        self.restart(self.sampler.interval_ns)
+
+    def restart(self, interval_ns: int) -> None:
+        """With samples of this length from now on."""
+        self.sampler.stop()
+        self.sampler.configure(interval_ns)
+        self.sampler.start()
+        self._fresh, self._before = True, None
+        self.anchor.restarted()
+
+
+class CounterSource:
+    """What ``tracer.recorder.sources`` has: ``name``, :meth:`flush`, :meth:`end`, :meth:`status`. Any thread.
+
+    ``setting``: a rate as "1kHz", or "auto" for as many as :data:`MOST_COST` allows.
+    ``hand_on(columns)`` gets what was read; ``wanted()`` is false while nothing is to be recorded. ``only``: devices.
+    ``changed()`` is called when :attr:`state` has changed.
+    """
+
+    name = "counters"
+
+    def __init__(
+        self,
+        setting: str,
+        hand_on: Callable[[CounterColumns], None],
+        wanted: Callable[[], bool],
+        only: tuple[int, ...] | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.setting = setting
+        self.rate = rate = sampling_rate(setting)
+        self._hand_on, self._wanted, self._only, self._changed = hand_on, wanted, only, changed
+        self._interval_ns = round(1e9 / (rate or USUAL_HZ))
+        self.state = "waiting"  # "trying", "sampling", "paused", "unavailable", "ended"
+        self.reason = "the program does not use CUDA yet"
+        self._devices: dict[int, Device] = {}
+        self._refused: dict[int, str] = {}
+        self._bell = threads.Bell()
+        self._asked = self._answered = 0  # readings that somebody waits for
+        self._answer = threads.Event()
+        self._ending = self._pausing = False
+        self._api: Any = None
+        self._lost: list[Device] = []  # those that ended by themselves
+        self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
+        self.cost: float | None = None  # share of a processor, at the last judgement
+        self._thread: Any = None
+        process.register(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._thread = threads.start(self._run, "gpusense-counters")
+        if self._thread is None:
+            self._give_up("no thread can be started to read with")
+
+    # --- for the recorder -------------------------------------------------------------------------------------------
+
+    def flush(self, timeout_s: float) -> bool:
+        """What was counted until now is handed on; False where that took longer."""
+        if self.state != "sampling" or self._thread is None or not self._thread.is_alive():
+            return True
+        self._answer.clear()
+        self._asked += 1
+        wanted = self._asked
+        self._bell.set()
+        deadline = monotonic() + timeout_s
+        while self._answered < wanted and self._thread.is_alive():
+            if not self._answer.wait(max(0.0, deadline - monotonic())):
+                return False
+            self._answer.clear()
+        return True
+
+    def end(self, timeout_s: float) -> bool:
+        """Reads the rest and gives the hardware back; False where CUPTI did not return in time."""
+        self._ending = True
+        self._bell.set()
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
+            if thread.is_alive():
+                self._give_up("CUPTI did not return when sampling was to end")
+                return False
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """What is sampled and how well; as builtins."""
+        found: dict[str, Any] = {"state": self.state}
+        if self.reason:
+            found["reason"] = self.reason
+        if self.cost is not None:
+            found["cost_percent_of_a_processor"] = round(100 * self.cost, 3)
+        devices = {}
+        for device in [*self._lost, *self._devices.values()]:
+            sampler = device.sampler
+            devices[str(sampler.device)] = {
+                "chip": sampler.chip,
+                "interval_ns": sampler.interval_ns,
+                "fields": list(sampler.fields),
+                "samples": device.samples,
+                "gaps": device.gaps,
+                "failed": device.failed,
+                "clock_error_ns": device.anchor.error_ns,
+                "read_by": sampler.by,
+                "evaluated_by": sampler.evaluated_by,
+                "image_bytes": sampler.image_bytes,
+            }
+        if devices:
+            found["devices"] = devices
+        if self._refused:
+            found["refused"] = {str(number): reason for number, reason in list(self._refused.items())}
+        return found
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        self._pausing = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join(0.5)
+
+    def after_fork_in_parent(self) -> None:
+        self._pausing = False
+        if not self._over and (self._thread is None or not self._thread.is_alive()):
+            self._begin()
+
+    def after_fork_in_child(self) -> None:
+        """The sampler is the parent's; nothing of CUPTI is called here."""
+        self._devices, self._thread = {}, None
+        self.state, self.reason = "ended", "this process was forked"
+
+    def at_exit(self) -> None:
+        if not self._over:
+            self.end(1.0)
+
+    @property
+    def _over(self) -> bool:
+        return self._ending or self.state in ("ended", "unavailable")
+
+    def _give_up(self, reason: str, state: str = "unavailable") -> None:
+        if not self._over or state == "unavailable":
+            log.once(f"counters {reason}", "gpusense: no counters: %s", reason)
+        self.state, self.reason = state, reason
+        self._changed()
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._wait_for_cuda()
+            while self._goes_on and self.state != "unavailable":
+                self._look_for_devices()
+                self._sample_for(LOOK_S)
+        except GpuSenseError as error:
+            self._give_up(str(error))
+        except Exception as error:  # noqa: BLE001 - the program goes on without
+            log.exception("counters", "gpusense: sampling of counters failed and is off")
+            self._give_up(f"{type(error).__name__}: {error}")
+        finally:
+            if not self._pausing:
+                self._end_all()
+            self._answered = self._asked
+            self._answer.set()
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._ending and not self._pausing
+
+    def _wait_for_cuda(self) -> None:
+        wait_s = WAIT_S
+        while self._goes_on and not cuda.SOURCE.devices():
+            self._bell.wait(wait_s)
+            wait_s = min(wait_s * 1.5, LONGEST_WAIT_S)
+
+    def _look_for_devices(self) -> None:
+        """Begins with each device that the program has begun to use."""
+        used = cuda.SOURCE.in_use()
+        for number in used if self._only is None else [number for number in used if number in self._only]:
+            if number not in self._devices and number not in self._refused and self._goes_on and self._wanted():
+                self._begin_with(number)
+        self._give_up_without_devices()
+
+    def _give_up_without_devices(self) -> None:
+        if self._refused and not self._devices:
+            number, reason = min(self._refused.items())
+            self._give_up(reason if len(self._refused) == 1 else f"device {number}: {reason}")
+
+    def _begin_with(self, number: int) -> None:
+        if not self._devices:
+            self.state, self.reason = "trying", "the sampler is tried in a child process"
+        api = self._api = self._api or host.open_api()
+        if isinstance(api, Unavailable):
+            self._refused[number], self._api = str(api), None
+            return
+        refused = selftest.passed(host.path_of(api), number, selftest.identity(cuda.SOURCE.api(), number))
+        if refused is not None:
+            self._refused[number] = refused.reason + (f" ({refused.hint})" if refused.hint else "")
+            return
+        if not self._goes_on:
+            return
+        try:
+            device = Device(opened(api, cuda.SOURCE.api(), number, self._interval_ns))
+            device.sampler.start()
+        except BackendError as error:
+            self._refused[number] = str(error)
+            return
+        self._devices[number] = device
+        self._compare(device)
+        if number in self._devices:
+            self.state, self.reason = "sampling", ""
+            self._changed()
+        self._judge_anew()
+
+    def _compare(self, device: Device) -> None:
+        """Reads often for a moment: each reading bounds the distance of the two clocks."""
+        for _ in range(COMPARISONS):
+            if not self._goes_on:
+                return
+            sleep(COMPARE_S)
+            self._read(device)
+        device.compared()
+
+    def _sample_for(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while self._goes_on and monotonic() < until and self.state != "unavailable":
+            asked = self._asked
+            if self._wanted() != (self.state != "paused"):
+                self._pause(self.state != "paused")
+            for device in list(self._devices.values()) if self.state == "sampling" else ():
+                self._read(device)
+            now = monotonic()
+            if asked != self._answered or now - self._handed_at >= HAND_ON_S:
+                self._handed_at = now
+                self._hand_all()
+                self._answered = asked
+                self._answer.set()
+            if self.state == "sampling" and now - self._judged_at >= JUDGE_S:
+                self._judge(now)
+            self._bell.wait(READ_S)
+
+    def _read(self, device: Device) -> None:
+        number = device.sampler.device
+        try:
+            for _ in range(MOST_READINGS):
+                if device.read():
+                    return
+        except BackendError as error:
+            self._lose(number, str(error))
+
+    def _lose(self, number: int, reason: str) -> None:
+        """What was sampled so far stays."""
+        device = self._devices.pop(number)
+        self._refused[number] = f"sampling ended: {reason}"
+        self._lost.append(device)
+        self._hand(device)
+        self._end_sampler(device)
+        self._give_up_without_devices()
+
+    def _pause(self, pause: bool) -> None:
+        for number, device in list(self._devices.items()):
+            try:
+                if pause:
+                    device.sampler.stop()
+                    self._read(device)  # what was counted until now
+                    self._hand(device)
+                else:
+                    device.restart(self._interval_ns)
+            except BackendError as error:  # noqa: PERF203 - a device at a time
+                self._lose(number, str(error))
+        if self._devices:
+            self.state, self.reason = ("paused", "recording is disabled") if pause else ("sampling", "")
+            self._judge_anew()
+
+    def _judge_anew(self) -> None:
+        self._judged_at, self._judged_cpu_s = monotonic(), thread_time()
+
+    def _judge(self, now: float) -> None:
+        """What the last seconds cost; the rate follows it where that was left to us."""
+        self.cost = (thread_time() - self._judged_cpu_s) / (now - self._judged_at)
+        if self.rate is None:
+            fitting = self._interval_ns * self.cost / MOST_COST
+            fitting = min(max(fitting, 1e9 / FASTEST_HZ), 1e9 / SLOWEST_HZ)
+            if not 1 / NEAR < fitting / self._interval_ns < NEAR:
+                self._change_to(max(1, round(fitting * 1.1 / 1e6)) * 1_000_000)
+        self._judge_anew()
+
+    def _change_to(self, interval_ns: int) -> None:
+        self._interval_ns = interval_ns
+        for number, device in list(self._devices.items()):
+            try:
+                device.restart(interval_ns)
+            except BackendError as error:  # noqa: PERF203 - a device at a time
+                self._lose(number, str(error))
+
+    def _hand_all(self) -> None:
+        for device in list(self._devices.values()):
+            self._hand(device)
+
+    def _hand(self, device: Device) -> None:
+        columns = device.take()
+        if len(columns):
+            self._hand_on(columns)
+
+    def _end_all(self) -> None:
+        """Reads the rest and gives the hardware back."""
+        for device in list(self._devices.values()):
+            if device.sampler.running:
+                self._read(device)
+        self._hand_all()
+        for device in list(self._devices.values()):
+            self._end_sampler(device)
+        if self.state != "unavailable":
+            self.state, self.reason = "ended", "" if self._devices else self.reason
+
+    def _end_sampler(self, device: Device) -> None:
+        try:
+            device.sampler.end()
+        except BackendError as error:
+            log.once(f"counters end {error}", "gpusense: sampling could not be ended: %s", error)
+
+
+def _single(value: float) -> float:
+    """As a column holds it: NaN for what is no number of it."""
+    return value if abs(value) < 3e38 else math.nan
