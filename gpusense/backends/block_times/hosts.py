@@ -36,19 +36,19 @@ class Hosts:
         self._told = leaves, arrives
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
-        self._modules = 0  # that the program had imported when that was last looked at
+        self._imported = 0  # that the program had imported when that was last looked at
 
     def look(self) -> int:
         """Meets libraries that have been imported since; how many are known."""
         modules = len(sys.modules)
-        if modules != self._modules and len(self._known) < len(_HOSTS):
-            self._modules = modules
+        if modules != self._imported and len(self._known) < len(_HOSTS):
+            self._imported = modules
             for name, meet in _HOSTS.items():
                 module = sys.modules.get(name)
                 if module is None or name in self._known:
                     continue
                 if _is_importing(module):
-                    self._modules = 0
+                    self._imported = 0
                 else:
                     self._known[name] = self._meet(name, meet, module)
         return len(self._known)
@@ -74,7 +74,7 @@ class Hosts:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
-        self._modules = 0
+        self._imported = 0
 
 
 def silent() -> str:
