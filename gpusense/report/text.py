@@ -83,17 +83,15 @@ def summary(
     added = [line for text in more for line in style.wrapped(text)]
     if first.kind == "nothing_seen" and not first.fix:
         return _without_gpu(session, facts, first, style, added, last, path is not None)
-    blocks = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS) if first.kind == "block_times" else ()
     divisions = divisions_of(session)
     counted = [text for text in (_counters(session), _overhead(session, facts)) if text]
     told = *_copies(divisions), *_idle(divisions), *_waits(facts), *_host(facts), *_measured(session)
     return [
         *_heads(session, facts, divisions, style),
         *_verdict(first, style, most=_EVIDENCE_LINES),
-        *(style.line(f"  {row}") for row in blocks),
         *map(style.line, _top(divisions)),
         *(line for text in _at_once(divisions) for line in style.wrapped(text, paint="dim")),
-        *(() if facts.device_operations else _blocks(session, facts, style)),
+        *(() if facts.device_operations else _blocks(session, facts, style, why=first.kind == "block_times")),
         *(line for text in told for line in style.wrapped(text)),
         *(line for text in counted for line in style.wrapped(text, paint="dim")),
         *added,
@@ -107,8 +105,8 @@ def _last(command: str, style: Style) -> list[str]:
     return style.wrapped(text, paint="dim") if "…" in text else [style.whole(text, paint="dim")]
 
 
-def _blocks(session: Session, facts: Facts, style: Style) -> list[str]:
-    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=False)
+def _blocks(session: Session, facts: Facts, style: Style, why: bool = False) -> list[str]:
+    table = block_lines(session, facts.blocks, style.width, _MOST_BLOCKS, why=why)
     return [style.line(f"  {row}") for row in table]
 
 

@@ -11,6 +11,7 @@ from ..._runtime import log
 from ..._runtime.interrupts import is_the_programs
 from ..._runtime.patches import Patches
 
+_MOST_STREAMS = 256  # that are remembered
 #: Libraries that use streams of their own and tell nobody, by the module that does it.
 SILENT = {"jaxlib": "JAX", "tensorflow": "TensorFlow"}
 
@@ -35,13 +36,20 @@ class Hosts:
         self._told = leaves, arrives
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
+        self._imported = 0  # that the program had imported when that was last looked at
 
     def look(self) -> int:
         """Meets libraries that have been imported since; how many are known."""
-        if len(self._known) < len(_HOSTS):
+        modules = len(sys.modules)
+        if modules != self._imported and len(self._known) < len(_HOSTS):
+            self._imported = modules
             for name, meet in _HOSTS.items():
                 module = sys.modules.get(name)
-                if module is not None and name not in self._known and not _is_importing(module):
+                if module is None or name in self._known:
+                    continue
+                if _is_importing(module):
+                    self._imported = 0
+                else:
                     self._known[name] = self._meet(name, meet, module)
         return len(self._known)
 
@@ -52,19 +60,21 @@ class Hosts:
             log.exception(f"streams of {name}", f"{name} does not say which streams it uses")
             return None
 
-    def streams(self, devices: Sequence[int]) -> list[Current]:
-        """The streams that this thread launches on; none where nobody knows."""
+    def streams(self, devices: Sequence[int]) -> Sequence[Current]:
+        """The streams that this thread launches on; none where nobody knows. Often the very object of the last time."""
         self.look()
-        found: list[Current] = []
+        found: Sequence[Current] = ()
         for ask in self._known.values():
             if ask is not None:
-                found += ask(devices)
+                told = ask(devices)
+                found = [*found, *told] if found else told
         return found
 
     def forget(self) -> None:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
+        self._imported = 0
 
 
 def silent() -> str:
@@ -86,10 +96,18 @@ def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | N
     initialised, device = torch.cuda.is_initialized, torch._C._cuda_getDevice
     patches.wrap(torch.cuda, "set_stream", lambda original: _between(original, leaves, arrives))
 
+    made: dict[tuple[int, int], tuple[Current, ...]] = {}
+
     def ask(devices: Sequence[int]) -> Sequence[Current]:
         if not initialised():
             return ()
-        return [Current(one, stream_of(one)) for one in (devices if len(devices) > 1 else (device(),))]
+        if len(devices) > 1:
+            return [Current(one, stream_of(one)) for one in devices]
+        one = device()
+        key = one, stream_of(one)
+        if len(made) > _MOST_STREAMS:
+            made.clear()
+        return made.get(key) or made.setdefault(key, (Current(*key),))
 
     return ask
 

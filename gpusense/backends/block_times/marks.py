@@ -6,7 +6,6 @@ done on gpusense's thread. A mark that nobody has any more gives its event back.
 
 from collections import deque
 from ctypes import byref, c_float, c_int, c_uint64, c_void_p
-from itertools import count
 from time import monotonic_ns
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..._runtime import log
 from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
-MAX_STREAMS, MAX_DEPTH = 1_024, 64
+MAX_STREAMS, MAX_DEPTH = 1_024, 1_000
 #: Two marks with nothing in between lie 2.9 to 3.5 µs apart on an H200, and 4.3 and more with the shortest kernel.
 #: Where the stream was idle it is the host that takes so long to make two, and longer with a launch.
 EMPTY_NS = 3_900
@@ -27,8 +26,8 @@ STREAM_NON_BLOCKING = 1
 #: The clocks of host and device drift apart by some microseconds a second.
 ANCHOR_NS = 1_000_000_000
 ANCHOR_TRIES, ANCHOR_WAIT_NS = 5, 500_000  # the closest of so many is taken; each may take so long
-#: A stream that reaches a mark so much later than the host made it had work before it. One without reaches it within
-#: some microseconds.
+#: A stream that reaches a mark so much later than the host had made it had work before it. One without reaches it some
+#: microseconds after the call.
 BUSY_NS = 25_000
 
 CAPTURED = "a CUDA graph was being captured on the block's stream"
@@ -36,32 +35,32 @@ FULL = f"{MAX_EVENTS:,} marks of earlier blocks wait for the device"
 ENDED = "the CUDA context was destroyed"
 
 
-class Mark:
-    """An event on a stream, made at ``issued_ns`` by the monotonic clock; it goes back into ``home``.
+class Run:
+    """Marks of a stream with nothing in between; ``length_ns`` from the first to the last of them."""
 
-    ``before``: the last one on its stream, until somebody has looked what lay in between; ``run`` is then the number of
-    the first mark since which nothing did.
+    __slots__ = ("length_ns",)
+
+    def __init__(self) -> None:
+        self.length_ns = 0
+
+
+class Mark:
+    """An event on a stream, made before ``issued_ns`` by the monotonic clock; it goes back into ``home``.
+
+    ``before``: the last one on its stream, until somebody has looked what lay in between. Since then the mark has a
+    ``run``, and lies ``into_ns`` behind the first of it.
     """
 
-    __slots__ = ("before", "depth", "event", "home", "issued_ns", "number", "run")
+    __slots__ = ("before", "depth", "event", "home", "into_ns", "issued_ns", "run")
 
-    def __init__(self, event: int, home: deque[int], issued_ns: int) -> None:
-        self.event, self.home, self.issued_ns = event, home, issued_ns
-        self.number = next(_numbers)
+    def __init__(self, event: int, home: deque[int]) -> None:
+        self.event, self.home, self.issued_ns = event, home, 0
         self.before: Mark | None = None
-        self.depth = 0  # of those before it that nobody has looked at
-        self.run: int | None = None
-
-    def follows(self, before: "Mark | None") -> None:
-        """Unless there are so many before it that looking at them takes long."""
-        if before is not None and before.depth < MAX_DEPTH:
-            self.before, self.depth = before, before.depth + 1 if before.run is None else 1
+        self.run: Run | None = None
+        self.depth = self.into_ns = 0  # how many before it nobody has looked at
 
     def __del__(self) -> None:
         self.home.append(self.event)
-
-
-_numbers = count()
 
 
 class Anchor:
@@ -135,18 +134,21 @@ class Place:
             if not self.grow():
                 return FULL
             event = self.free.popleft()
-        mark = self._record(event, self.free, stream)
-        if isinstance(mark, Mark):
+        mark = Mark(event, self.free)
+        code = self.api.cuEventRecord(event, stream)
+        if code:
+            return self.failed("cuEventRecord", code)
+        mark.issued_ns = monotonic_ns()  # afterwards: where the thread is held up in between, it is a bound
+        before = self._last.get(stream)
+        if before is None:
             if len(self._last) >= MAX_STREAMS:
                 self._last.clear()
-            mark.follows(self._last.get(stream))
-            self._last[stream] = mark
+        elif before.run is not None:
+            mark.before, mark.depth = before, 1
+        elif before.depth < MAX_DEPTH:  # else to look at them takes long
+            mark.before, mark.depth = before, before.depth + 1
+        self._last[stream] = mark
         return mark
-
-    def _record(self, event: int, home: deque[int], stream: int) -> "Mark | str":
-        mark = Mark(event, home, monotonic_ns())
-        code = self.api.cuEventRecord(event, stream)
-        return self.failed("cuEventRecord", code) if code else mark
 
     def grow(self) -> bool:
         """More events; False where there are enough, and where the driver has none."""
@@ -182,18 +184,24 @@ class Place:
             raise Failed(self.failed("cuEventElapsedTime", code))
         return round(milliseconds.value * 1e6)
 
-    def nothing_between(self, first: Mark, last: Mark) -> bool:
-        """Whether the stream had nothing to do between two of its marks: none of those in between lie apart."""
+    def run_of(self, mark: Mark) -> Run:
+        """After the device has come to it: the marks around it that nothing lies between, as far as is known."""
         unknown: list[Mark] = []
-        at: Mark | None = last
+        at: Mark | None = mark
         while at is not None and at.run is None:
             unknown.append(at)
             at = at.before
-        for mark in reversed(unknown):
-            before, mark.before, mark.depth = mark.before, None, 0
-            nothing = before is not None and 0 <= self.between(before, mark) <= EMPTY_NS
-            mark.run = before.run if before is not None and nothing else mark.number
-        return last.run is not None and last.run <= first.number
+        run = Run()
+        for one in reversed(unknown):
+            before, one.before, one.depth = one.before, None, 0
+            gap = self.between(before, one) if before is not None else -1
+            if before is not None and before.run is not None and 0 <= gap <= EMPTY_NS:
+                run, one.into_ns = before.run, before.into_ns + gap
+                run.length_ns = max(run.length_ns, one.into_ns)
+            else:
+                run = Run()
+            one.run = run
+        return mark.run or run
 
     def time_ns(self, mark: Mark) -> int:
         """When the device came to it, by the monotonic clock. After :meth:`hold`."""
@@ -217,14 +225,17 @@ class Place:
             if code:
                 raise Failed(self.failed("cuStreamCreate", code))
             self._make(self._own, ANCHOR_TRIES + 1)
-        mark = self._record(self._own.popleft(), self._own, self._stream.value or 0) if self._own else FULL
-        if isinstance(mark, str):
+        if not self._own:
             return None
-        since = looked = mark.issued_ns
+        mark = Mark(self._own.popleft(), self._own)
+        began = since = looked = monotonic_ns()
+        code = self.api.cuEventRecord(mark.event, self._stream)
+        if code:
+            raise Failed(self.failed("cuEventRecord", code))
         while not self.reached(mark):
             since = looked
             looked = monotonic_ns()
-            if looked - mark.issued_ns > ANCHOR_WAIT_NS:
+            if looked - began > ANCHOR_WAIT_NS:
                 return None
         half = (monotonic_ns() - since) // 2
         return Anchor(mark, since + half, half)

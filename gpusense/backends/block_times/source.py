@@ -11,7 +11,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any, NamedTuple
 from weakref import ref
@@ -27,7 +27,7 @@ from ..._runtime.clock import SESSION
 from ..._runtime.interrupts import is_the_programs
 from .. import cuda
 from ..cupti.synchronize import relaxed
-from .hosts import Hosts, silent
+from .hosts import Current, Hosts, silent
 from .marks import BUSY_NS, Failed, Mark, Place
 
 #: Two marks around work on a busy stream lie 2.9 µs further apart than it takes, on an H200: half of it at each.
@@ -84,6 +84,7 @@ class Stream(NamedTuple):
     handle: int
     keeps: Any
     own: bool
+    current: bool  # its context is this thread's current one
 
 
 class _Reach(NamedTuple):
@@ -111,6 +112,8 @@ class BlockTimes:
         self._primary: dict[int, int] = {}  # contexts by device
         self._devices: tuple[int, ...] = ()  # with a primary context
         self._hosts = Hosts(self._leaves, self._arrives)
+        #: By current context, what a library said last, if that may be the same again, and what it came to.
+        self._told: dict[int, tuple[Sequence[Current], list[Stream]]] = {}
         self._open: dict[int, Opened] = {}
         self._closed: deque[Closed] = deque()
         self._reading = threading.Lock()
@@ -126,9 +129,18 @@ class BlockTimes:
         """Marks its beginning."""
         if not self._on or (self._api is None and not self._look()):
             return
-        opened = Opened(block, self._ident(), self._hosts.look())
-        self._open[block.block_id] = opened
-        self._begin((opened,))
+        opened = self._open[block.block_id] = Opened(block, self._ident(), self._hosts.look())
+        streams = self._streams()
+        if isinstance(streams, str):
+            opened.reason = streams
+            return
+        for stream in streams:
+            place, handle = stream[:2]
+            mark = place.mark(handle) if stream.current else self._mark(place, handle)
+            if isinstance(mark, str):
+                opened.reason = mark
+            else:
+                opened.spans[place, handle] = Span(place, handle, stream.keeps, stream.own, mark)
 
     def block_closed(self, block: Any) -> None:
         """Marks its end."""
@@ -139,18 +151,23 @@ class BlockTimes:
             if self._api is not None or self._look():
                 self._miss(block.path, BEGAN)
             return
-        if opened.hosts != self._hosts.look():
-            opened.reason = opened.reason or CAME
-        for span in () if opened.reason else opened.spans.values():
-            if span.end is None:
-                if span.handle == PER_THREAD and opened.thread != self._ident():
-                    opened.reason = ELSEWHERE
-                    break
-                opened.reason = self._end((span,))
-        if opened.reason:
-            self._miss(block.path, opened.reason)
+        reason = opened.reason or (self._ends(opened) if opened.hosts == self._hosts.look() else CAME)
+        if reason:
+            self._miss(block.path, reason)
         elif opened.spans:
             self._closed.append(Closed(block.name, block.path, block.block_id, list(opened.spans.values())))
+
+    def _ends(self, opened: Opened) -> str:
+        """Marks the end on the streams that the thread has not left; why that is not possible."""
+        for span in opened.spans.values():
+            if span.end is None:
+                if span.handle == PER_THREAD and opened.thread != self._ident():
+                    return ELSEWHERE
+                mark = self._mark(span.place, span.handle)
+                if isinstance(mark, str):
+                    return mark
+                span.end = mark
+        return ""
 
     def _begin(self, blocks: Iterable[Opened]) -> None:
         """The thread is on its current streams from now on, in all of ``blocks``."""
@@ -173,7 +190,7 @@ class BlockTimes:
                 if isinstance(mark, str):
                     opened.reason = opened.reason or mark
                 else:
-                    opened.spans[key] = Span(*stream, mark)
+                    opened.spans[key] = Span(stream.place, stream.handle, stream.keeps, stream.own, mark)
 
     def _end(self, spans: Iterable[Span]) -> str:
         """The thread has left the one stream of ``spans``; why that could not be marked."""
@@ -253,13 +270,16 @@ class BlockTimes:
     def _ask_for_streams(self) -> list[Stream] | str:
         current = self._context()
         told = self._hosts.streams(self._devices)
+        known = self._told.get(current)
+        if known is not None and known[0] is told and not known[1][0].place.gone:
+            return known[1]
         if not told:
             library = silent()
             if library:
                 return f"{library} does not tell which streams it uses"
             if not current:
                 return NO_CONTEXT
-            return [Stream(self._place(current), 0, None, True)]
+            return [Stream(self._place(current), 0, None, True, True)]
         own = self._place(current) if current else None
         found: list[Stream] = []
         for device, handle, keeps in told:
@@ -269,7 +289,9 @@ class BlockTimes:
             elif place is None:
                 place = self._place(self._primary.get(0) or self._primary_of(0))
             mine = place is own or own is None
-            found.append(Stream(place, 0 if handle == 1 else handle, keeps, mine))  # 1 is the legacy stream's name
+            found.append(Stream(place, 0 if handle == 1 else handle, keeps, mine, place is own))  # 1: the legacy one
+        if len(told) == 1 and told[0].keeps is None:
+            self._told[current] = told, found
         return found
 
     def _place(self, context: int) -> Place:
@@ -431,15 +453,20 @@ class BlockTimes:
 
 
 def _reach(place: Place, span: Span, error_ns: int) -> _Reach:
-    assert span.end is not None
-    start = place.time_ns(span.start)
-    end = start + max(0, place.between(span.start, span.end))
+    """From the last mark before work to the first one behind it."""
+    first, last = span.start, span.end
+    assert last is not None
+    behind, before = place.run_of(last), place.run_of(first)
+    start = place.time_ns(first)
+    end = start + max(0, place.between(first, last))
     busy = BUSY_NS + error_ns
-    idle_before, idle_behind = start - span.start.issued_ns < busy, end - span.end.issued_ns < busy
-    empty = place.nothing_between(span.start, span.end)
+    idle_before, idle_behind = start - first.issued_ns < busy, end - last.issued_ns < busy
+    if before is behind:
+        return _Reach(start, end, idle_before, idle_behind, span.own, True)
+    start, end = start + before.length_ns - first.into_ns, end - last.into_ns
     if end - start > 2 * MARK_NS:
         start, end = start + (0 if idle_before else MARK_NS), end - (0 if idle_behind else MARK_NS)
-    return _Reach(start, end, idle_before, idle_behind, span.own, empty)
+    return _Reach(start, end, idle_before, idle_behind, span.own, False)
 
 
 def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int | None) -> GpuBlockTime | None:

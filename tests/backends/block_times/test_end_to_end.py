@@ -96,7 +96,9 @@ def test_reports_have_the_times_and_never_say_that_there_was_no_work(driver, tra
     assert found.kind == "block_times"
     assert found.title == "Most of the device's time is in block step › backward: 4.00 ms a pass on the device."
     assert "--light" in found.fix
-    lines = [*text.summary(session), *text.full(session)]
+    summary = text.summary(session)
+    assert len([line for line in summary if line.endswith("  step")]) == 1
+    lines = [*summary, *text.full(session)]
     assert any("30.0 ms  step" in line for line in lines)
     assert any(BLOCK_TIMES in line for line in lines)
     out = io.StringIO()
