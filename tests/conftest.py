@@ -91,12 +91,12 @@ def build_library(compiler: list[str]):
     shared = "-dynamiclib" if sys.platform == "darwin" else "-shared"
     command = [*compiler, shared, "-fPIC", "-O1", "-g", "-pthread"]
 
+    sources = b"".join(path.read_bytes() for path in sorted(FAKES.glob("*.[ch]")))  # some include others
+
     @functools.cache
     def build(source: str, name: str, *flags: str) -> pathlib.Path:
         what = repr((command, os.stat(shutil.which(command[0]) or command[0]).st_mtime_ns, flags)).encode()
-        for file in (FAKES / source, *sorted(FAKES.glob("*.h"))):
-            what += file.read_bytes()
-        folder = BUILT / hashlib.sha256(what).hexdigest()[:16]
+        folder = BUILT / hashlib.sha256(what + sources).hexdigest()[:16]
         if not (folder / name).exists():
             folder.mkdir(parents=True, exist_ok=True)
             ours = folder / f"{name}.{os.getpid()}"  # another worker may build the same

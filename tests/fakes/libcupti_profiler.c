@@ -94,6 +94,7 @@ CALL(cuptiProfilerInitialize, ) { (void)p; initialized++; return 0; }
 CALL(cuptiDeviceGetChipName, size_t device; const char *chip;) {
     if (p->device >= 8) return 2;
     p->chip = getenv("FAKE_PM_CHIP") ? getenv("FAKE_PM_CHIP") : "GH100";
+    if (fake_profiler_calls("cuptiDeviceGetChipName") <= number("FAKE_PM_UNKNOWN", 0)) p->chip = "Unknown";
     return 0;
 }
 CALL(cuptiProfilerHostGetSupportedChips, size_t count; const char *const *chips;) {

@@ -101,6 +101,16 @@ def test_values_come_from_where_names_are_looked_up_once_if_that_agrees(api, lib
     one.end()
 
 
+@pytest.mark.usefixtures("library")
+def test_a_chip_that_is_not_known_yet_is_asked_for_again(api, monkeypatch):
+    monkeypatch.setattr(host, "_CHIP_WAIT_S", 0.001)
+    monkeypatch.setenv("FAKE_PM_UNKNOWN", "3")
+    sampler.Sampler(api, 0, MS).end()
+    monkeypatch.setenv("FAKE_PM_UNKNOWN", "1000")
+    with pytest.raises(BackendError, match="does not know the chip"):
+        sampler.Sampler(api, 0, MS)
+
+
 def test_more_than_an_image_holds_is_read_in_parts(api, monkeypatch):
     monkeypatch.setattr(sampler, "SAMPLES", 16)
     one = sampler.Sampler(api, 0, MS)

@@ -5,7 +5,8 @@ Nothing here needs a device. The name of its chip says enough, and the counters 
 
 import ctypes
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import sleep
 from typing import Any
 
 from ...._capi import cupti_profiler as capi
@@ -15,6 +16,8 @@ from ...._capi.libraries import CUPTI
 from ...._records.records import Unavailable
 from ...._runtime.errors import BackendError
 from ... import cuda
+
+_CHIP_TRIES, _CHIP_WAIT_S = 40, 0.05  # two seconds
 
 _lock = threading.Lock()
 _apis: dict[str, Any] = {}
@@ -59,6 +62,19 @@ def chips(api: Any) -> list[str]:
     """All that this CUPTI has metrics for."""
     told = capi.ask(api, "cuptiProfilerHostGetSupportedChips")
     return [told.ppChipNames[number].decode() for number in range(told.numChips)]
+
+
+def chip_of(ask: Callable[..., Any], device: int) -> str:
+    """The name of a device's chip, by which its metrics are known. ``ask``: as :func:`cupti_profiler.ask`, bound.
+
+    While CUPTI is being set up by another thread for its records it answers "Unknown", so it is asked for a while.
+    """
+    for _ in range(_CHIP_TRIES):
+        name: str = ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
+        if name != "Unknown":
+            return name
+        sleep(_CHIP_WAIT_S)
+    raise BackendError("cuptiDeviceGetChipName", 15, "CUPTI does not know the chip of this device")
 
 
 class MetricSet:

@@ -148,7 +148,7 @@ class RangeProfiler:
         self._hosts = Hosts(_nothing, _nothing)
         announce("cuptiProfilerInitialize")
         host.initialize(api)
-        self.chip = self._ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
+        self.chip = host.chip_of(self._ask, device)
         #: Those that count something on this chip.
         self.sets = tuple(name for name in SETS if self._set(name) is not None)
         self.tensor = tuple(name for name in self.sets if name in TENSOR)

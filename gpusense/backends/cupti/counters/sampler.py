@@ -18,7 +18,7 @@ from ...._runtime import log
 from ...._runtime.errors import BackendError, GpuSenseError
 from . import SAMPLED
 from .evaluator import Evaluator
-from .host import MetricSet, in_one_pass, initialize, path_of
+from .host import MetricSet, chip_of, in_one_pass, initialize, path_of
 from .metrics import FIELDS
 
 #: Samples in an image. One sample has about 20 kB there, all of which is written anew for each reading.
@@ -77,7 +77,7 @@ class Sampler:
         self.running = False
         announce("cuptiProfilerInitialize")
         initialize(api)
-        self.chip = self._ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
+        self.chip = chip_of(self._ask, device)
         metrics, names = in_one_pass(
             api, capi.PM_SAMPLING, self.chip, [names for names, _ in FIELDS.values()], self._available()
         )
