@@ -285,4 +285,4 @@ class Meter:
 
     def _refuse(self, reason: str) -> None:
         self._reason = reason
-        log.once(f"measure {reason}", "gpusense: blocks are not measured: %s", reason)
+        log.once(f"measure {reason}", "blocks are not measured: %s", reason)

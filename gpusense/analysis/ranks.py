@@ -201,13 +201,13 @@ def names_text(rows: Sequence[RankTime]) -> str:
 
 
 def alike_text(answer: Ranks) -> str:
-    """ "Ranks 0 to 62 are alike; rank 63 is apart."; "" for a few ranks that are all alike."""
+    """ "Ranks 0 to 62 hardly differ; rank 63 is apart."; "" for a few ranks that all hardly differ."""
     groups = [[answer.ranks[at] for at in mine] for mine in answer.alike]
     if len(groups) < 2:
-        return f"All {len(answer.ranks)} ranks are alike." if len(answer.ranks) > 2 else ""
+        return f"All {len(answer.ranks)} ranks hardly differ." if len(answer.ranks) > 2 else ""
     large = [names_text(mine) for mine in groups if len(mine) > 1]
     rest = [mine[0] for mine in groups if len(mine) == 1]
-    parts = [f"{name} are alike" for name in large]
+    parts = [f"{name} hardly differ" for name in large]
     if rest:
         parts.append(f"{names_text(rest)} {'is' if len(rest) == 1 else 'are'} apart")
     return f"{_capital('; '.join(parts), 400)}." if large else ""

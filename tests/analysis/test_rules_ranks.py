@@ -27,7 +27,7 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
     assert REASONS[why] in first.title
     assert "waiting for it costs the others " in first.title
     answer = run.once(ranks_of)
-    assert alike_text(answer) == "Ranks 0, 1 and 3 are alike; rank 2 is apart."
+    assert alike_text(answer) == "Ranks 0, 1 and 3 hardly differ; rank 2 is apart."
     slow = answer.ranks[2]
     assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
 
@@ -35,7 +35,7 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
 def test_ranks_that_are_late_in_turn_are_none():
     run = merge([job_rank(rank, 4, steps=40) for rank in range(4)])
     assert "late_rank" not in {one.kind for one in findings(run)}
-    assert alike_text(run.once(ranks_of)) == "All 4 ranks are alike."
+    assert alike_text(run.once(ranks_of)) == "All 4 ranks hardly differ."
 
 
 def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():

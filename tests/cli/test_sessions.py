@@ -32,7 +32,7 @@ def test_256_ranks_are_one_answer_of_the_length_of_one(many, capsys):
     text = report(capsys, *many)
     said = " ".join(text.split())
     assert text.startswith("gpusense: 256 processes · 256 × NVIDIA H100 80GB HBM3")
-    assert "Ranks 0 to 76 and 78 to 255 are alike; rank 77 is apart. Work is shown of ranks 0 and 77" in said
+    assert "Ranks 0 to 76 and 78 to 255 hardly differ; rank 77 is apart. Work is shown of ranks 0 and 77" in said
     assert "verdict: Rank 77 arrives last in 100 % of 7 collectives, by 5." in said
     assert "its device waits for its host in “step › load”" in said
     table = text.partition("\nRanks\n")[2].partition("\n\n")[0].splitlines()
@@ -77,7 +77,7 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
     save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
     said = " ".join(report(capsys, str(tmp_path / "run.gpusense")).split())
     assert "9 processes" in said
-    assert "Ranks 0 to 3 and 5 to 8 are alike; rank 4 is apart. Work is shown of ranks 0 and 4" in said
+    assert "Ranks 0 to 3 and 5 to 8 hardly differ; rank 4 is apart. Work is shown of ranks 0 and 4" in said
 
 
 def test_files_of_nothing_but_damage_are_an_error(tmp_path, capsys):

@@ -90,7 +90,7 @@ def test_nothing_is_on_unasked(program):
     assert facts["enabled"] == [1, 2, 10, 22]
     assert facts["model"] == [None, None]
     assert facts["wait"] is None
-    assert set(facts["reasons"]) == {"wait_ns", "cpu_ns", "memory_peak_bytes"}
+    assert set(facts["reasons"]) == {"wait_ns", "cpu_ns", "device_ns", "memory_peak_bytes"}
 
 
 def test_waits(program):

@@ -35,6 +35,9 @@ def records(draw):
             values[name] = draw(names)
         elif name == "occupancy":
             values[name] = draw(st.floats(0, 1))
+        elif "float" in str(hint):  # what was measured is finite
+            number = st.floats(allow_nan=False, allow_infinity=False)
+            values[name] = draw(st.lists(st.tuples(names, number)).map(tuple) if "tuple" in str(hint) else number)
         else:
             values[name] = draw(st.from_type(hint) if "Any" not in str(hint) else st.none())
     return cls(**values)

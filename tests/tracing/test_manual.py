@@ -271,7 +271,7 @@ def test_each_mistake_is_told_for_itself_and_what_to_do(monkeypatch, tmp_path, m
     units = "times are nanoseconds, as time.time_ns() gives them"
     assert finding.evidence == (
         "2 manual records ignored: times of GpuKernel 'backwards': it ends 5 ns before it starts.",
-        "1 manual record ignored: times of GpuKernel 'text': 'x' is no number.",
+        "1 manual record ignored: times of GpuKernel 'text': 'x' is not a number.",
         f"1 manual record ignored: times of GpuKernel 'future': it ends in the future: {units}.",
         "1 manual record ignored: ValueError: 'of its own' ends 5 ns before it starts.",
     )

@@ -101,7 +101,7 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         ),
         (
             "Ranks",
-            "exposed: communicates while nothing is computed; of many ranks a row for those alike, with medians",
+            "exposed: communicates while nothing is computed; many ranks share a row where they hardly differ, with medians",
             ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
             lambda: _ranks(session),
         ),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fake is an 
 def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch, build_library):
     monkeypatch.setattr(cuda.SOURCE, "is_live", lambda: False)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", "/nowhere/libcuda.so.1")
-    assert "without a CUDA driver" in cupti.open().reason
+    assert "needs the CUDA driver" in cupti.open().reason
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(build_library("libcuda.c", "libcuda.so.1")))
     backend = cupti.open()
     assert (backend.library, backend.version) == (fake.path, None)

@@ -160,7 +160,7 @@ def test_a_redirection_has_taken_nothing(otel, tracer, caplog, monkeypatch, answ
         return
     assert status["dropped"] == {"export_failed": 21}
     (said,) = caplog.records
-    assert said.getMessage() == f"traces are not accepted by {got.url}/v1/traces: status {answer}"
+    assert said.getMessage() == f"gpusense: traces are not accepted by {got.url}/v1/traces: status {answer}"
 
 
 PROTOBUF = [("Content-Type", "application/x-protobuf")]
@@ -184,7 +184,7 @@ def test_rejected_spans_of_a_request_that_was_taken_are_counted(otel, tracer, ca
         assert (status["exported"], status["dropped"]) == (16, {"export_failed": 5})
         assert not otel.uninstrument()
         (said,) = caplog.records
-        assert said.getMessage() == f"traces are not all accepted by {got.url}/v1/traces: no such tenant"
+        assert said.getMessage() == f"gpusense: traces are not all accepted by {got.url}/v1/traces: no such tenant"
 
 
 def test_the_export_verb_says_what_was_rejected(tmp_path, capsys):
@@ -214,7 +214,7 @@ def test_a_warning_costs_nothing_and_is_said(otel, tracer, caplog, monkeypatch):
         assert run(otel, tracer, got.url)["dropped"] == {}
         assert otel.uninstrument()
         (said,) = caplog.records
-        assert said.getMessage() == f"{got.url}/v1/traces says: names are long"
+        assert said.getMessage() == f"gpusense: {got.url}/v1/traces says: names are long"
 
 
 def test_more_rejected_than_sent_is_all(otel, tracer):
@@ -308,7 +308,7 @@ def test_a_protocol_that_is_not_spoken_is_said(otel, tracer, monkeypatch, caplog
     with receiver() as got:
         assert run(otel, tracer, got.url)["dropped"] == {}
     assert [record.getMessage() for record in caplog.records] == [
-        "OTEL_EXPORTER_OTLP_PROTOCOL=grpc: gpusense sends OTLP over HTTP, to port 4318 as a rule"
+        "gpusense: OTEL_EXPORTER_OTLP_PROTOCOL=grpc: gpusense sends OTLP over HTTP, to port 4318 as a rule"
     ]
     otel.uninstrument()
     caplog.clear()

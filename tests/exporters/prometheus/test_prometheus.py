@@ -374,12 +374,6 @@ def test_what_makes_no_sense_is_refused(tmp_path, monkeypatch, capsys, words, wh
     assert why in capsys.readouterr().err
 
 
-def test_without_devices_the_reason_is_the_answer(capsys):
-    with testing.fake_gpus(testing.ScriptedSource(0)):
-        assert cli.main(["monitor", "--prometheus", ":0"]) == 1
-    assert "no device: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
