@@ -1078,14 +1078,17 @@ class Recorder:
             **self.owner.left_out(),
         }
 
+    def _lost_between(self, start_ns: int, end_ns: int) -> str:
+        counts = self._counts_that_go_on()
+        with self._lock:
+            self._losses.look(counts, now_ns())
+            return self._losses.between(start_ns, end_ns)
+
     def lacking(self, block: Any) -> str:
         """Why a block that was asked, and may be complete as far as waiting goes, is not; "" where it is."""
         of = self.clock.of_wall
         start, end = of(block.start_ns), now_ns() if block.end_ns is None else of(block.end_ns)
-        counts = self._counts_that_go_on()
-        with self._lock:
-            self._losses.look(counts, now_ns())
-            lost = self._losses.between(start, end)
+        lost = self._guarded(lambda: self._lost_between(start, end))
         if lost:
             return f"{lost} while it was open"
         for unseen in self.all_unseen():
