@@ -6,6 +6,9 @@ from .._records.records import Counters
 from .._runtime.text import count_text, size_text
 from ..session import Session
 
+#: Gaps a sample that change no figure of a report; the session's meta counts them, too.
+FEW_GAPS = 0.01
+
 
 def unwritten(session: Session) -> list[str]:
     """ "1.50 MB beyond the file's cap" and the like; empty where all was written."""
@@ -69,7 +72,8 @@ def sampling_notes(session: Session) -> list[str]:
             notes.append(f"{about}no hardware counters: {told.get('reason')}")
         devices = told.get("devices")
         for number, device in devices.items() if isinstance(devices, dict) else ():
-            if gaps := device.get("gaps"):
+            gaps = device.get("gaps") or 0
+            if gaps > FEW_GAPS * (device.get("samples") or 0):
                 text = count_text(gaps, "gap")
                 notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
     return notes

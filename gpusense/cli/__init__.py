@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: verb → what it does, in the order a new user needs them. Only verbs whose module exists are listed.
 VERBS = {
-    "demo": "see gpusense at work, on your GPU or on a recorded H100 run",
+    "demo": "see gpusense at work, on your GPU or on a recorded H200 run",
     "run": "run a Python program and say what it did on the GPU",
     "attach": "do the same for a Python process that runs already",
     "report": "make text, a page, JSON, a trace or a flame graph of a session",

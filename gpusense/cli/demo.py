@@ -1,4 +1,4 @@
-"""Show gpusense at work: a small program of its own on this machine's GPU, else a recorded H100 run."""
+"""Show gpusense at work: a small program of its own on this machine's GPU, else a recorded H200 run."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..report.forms import chosen
 
-#: Recorded on an NVIDIA H100 and shipped with the package; a vendored copy may leave it out.
+#: Recorded on an NVIDIA H200 by ``benchmarks/gpu/demo.py`` and shipped; a vendored copy may leave it out.
 RECORDED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_demo.gpusense")
 
 
@@ -32,7 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
     from ..session import load
 
     demangle.bring_in()
-    _say(f"This is a recorded run of a small training job on an NVIDIA H100, not a run on this machine: {reason}.")
+    _say(f"This is a recorded run of a training on an NVIDIA H200, not a run on this machine: {reason}.")
     path = arguments.output or RECORDED
     if arguments.output:
         import shutil

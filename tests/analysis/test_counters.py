@@ -196,7 +196,8 @@ def test_what_went_wrong_with_sampling_is_told():
     assert notes(state="ended") == []
     assert notes(state="unavailable", reason="taken") == ["no hardware counters: taken"]
     assert notes("rank 1: counters", state="unavailable", reason="taken") == ["rank 1: no hardware counters: taken"]
-    assert notes(state="ended", devices={"0": {"gaps": 2}}) == [
+    assert notes(state="ended", devices={"0": {"gaps": 2, "samples": 300}}) == []
+    assert notes(state="ended", devices={"0": {"gaps": 2, "samples": 100}}) == [
         "hardware counters of GPU 0 have 2 gaps: counts were lost on the way"
     ]
 

@@ -155,8 +155,8 @@ def test_a_brief_session_compares_as_the_whole_one_does():
     mixed = merge([short[0], whole[1], *short[2:]])
     assert mixed.once(ranks_of).ranks == ranks(whole).ranks
     assert shown_text(mixed) == (
-        "Ranks 0, 2 and 3 hardly differ; rank 1 is apart. Work is shown of rank 1; name the files of other ranks to see "
-        "theirs."
+        "Ranks 0, 2 and 3 hardly differ; rank 1 is apart. Work is shown of rank 1; name the files of other ranks to "
+        "see theirs."
     )
     assert telling(short, 4) == [0, 1]
 

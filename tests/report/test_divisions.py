@@ -6,14 +6,13 @@ import re
 
 import pytest
 from support.pages import page_of
-from support.sessions import MS, T0, US, block, copy, kernel, session, sync, training
+from support.sessions import MS, RECORDED, T0, US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
 from gpusense.analysis.words import IDLE
-from gpusense.cli.demo import RECORDED
 from gpusense.report import text
 from gpusense.report.divisions import ALL, PARTS, Divisions, divisions_of, steps_text
 from gpusense.report.json import to_dict

@@ -7,7 +7,21 @@ import zipfile
 
 import pytest
 from support.pages import page_of
-from support.sessions import HOSTILE, MS, T0, US, block, crowd, eventful, kernel, sample, session, sync, training
+from support.sessions import (
+    HOSTILE,
+    MS,
+    RECORDED,
+    T0,
+    US,
+    block,
+    crowd,
+    eventful,
+    kernel,
+    sample,
+    session,
+    sync,
+    training,
+)
 
 from gpusense._records.counters import BlockCounters
 from gpusense._records.records import Aggregate, Counters, GpuAllocation, UnseenInterval
@@ -15,7 +29,6 @@ from gpusense._records.work import WorkTable
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import findings
 from gpusense.analysis.operation import operations
-from gpusense.cli.demo import RECORDED
 from gpusense.report.divisions import Divisions
 from gpusense.report.html import page as html
 from gpusense.report.html.charts import thin

@@ -5,11 +5,10 @@ from itertools import accumulate
 
 import pytest
 from support.pages import page_of
-from support.sessions import MS, T0, US, block, compute, copy, eventful, kernel, session, sync, training
+from support.sessions import MS, RECORDED, T0, US, block, compute, copy, eventful, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate
 from gpusense.analysis.facts import Facts, Finding
-from gpusense.cli.demo import RECORDED
 from gpusense.report.divisions import Divisions
 from gpusense.report.html.places import Places
 from gpusense.report.tracks import end_of, label

@@ -1,12 +1,11 @@
-"""The run recorded on an H100 and shipped for ``gpusense demo``: every figure of the reports against the raw bytes."""
+"""A training recorded on an H100: every figure of the reports against the raw bytes."""
 
 import json
-import pathlib
 import struct
 
 import pytest
+from support.sessions import RECORDED
 
-import gpusense
 from gpusense.analysis.findings import verdict
 from gpusense.analysis.operation import operations
 from gpusense.report import json as report_json
@@ -15,8 +14,6 @@ from gpusense.report.html import page as html
 from gpusense.session import _format as file
 from gpusense.session import load
 
-RECORDED = pathlib.Path(gpusense.__file__).parent / "cli" / "_demo.gpusense"
-pytestmark = pytest.mark.skipif(not RECORDED.exists(), reason="a vendored copy may come without the recording")
 KERNEL, MEMCPY, MEMSET, DRIVER = 10, 1, 2, 4
 
 

@@ -1,5 +1,6 @@
 """Sessions made by hand, and what a tracer recorded or is asked."""
 
+import pathlib
 import random
 from weakref import ref
 
@@ -19,6 +20,9 @@ from gpusense._records.records import (
     GpuSync,
 )
 from gpusense.session import Session
+
+#: A training of 13 steps on an H100, with every record: its raw buffers are the tests' oracle.
+RECORDED = pathlib.Path(__file__).resolve().parent.parent / "data" / "h100" / "training.gpusense"
 
 T0 = 1_795_814_054_123_456_789  # beyond what a double holds exactly
 US = 1_000

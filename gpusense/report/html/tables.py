@@ -101,7 +101,7 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         ),
         (
             "Ranks",
-            "exposed: communicates while nothing is computed; many ranks share a row where they hardly differ, with medians",
+            "exposed: communicates while nothing is computed; ranks that hardly differ share a row of medians",
             ("Rank", "Computes", "Communicates", "Exposed", "Waits for others", "Arrives last", "Clock apart"),
             lambda: _ranks(session),
         ),

@@ -1,6 +1,5 @@
 """What a block's span says of what was launched inside, and the span for what has none of its own."""
 
-import pathlib
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import receiver
 from support.control import begun
-from support.sessions import T0, session
+from support.sessions import RECORDED, T0, session
 
 import gpusense
 from gpusense._records.records import Aggregate, BlockRecord, GpuKernel, GpuMemoryTransfer, GpuSync
@@ -17,7 +16,7 @@ from gpusense.exporters.opentelemetry._inside import OfSession
 from gpusense.exporters.opentelemetry._replay import _Source
 from gpusense.session import load, merge
 
-DEMO = pathlib.Path(gpusense.__file__).parent / "cli" / "_demo.gpusense"
+DEMO = RECORDED
 
 
 @pytest.fixture
