@@ -51,6 +51,10 @@ def spans(tracer, *names):
     return found
 
 
+#: What two marks take beyond what is taken off, on some machines, in microseconds.
+MARKS = 1.7
+
+
 def check(found, count, more=0.0):
     """The events' spans are those of the records. ``more``: microseconds that the stream takes for something else."""
     assert len(found) == count
@@ -64,7 +68,9 @@ def check(found, count, more=0.0):
     error = next(iter(found.values()))[0].clock_error_ns / 1e3
     print(f"\n{count} blocks: events - records {apart[0]:.2f}..{apart[len(apart) // 2]:.2f}..{apart[-1]:.2f} us")
     print(f"  starts off by {off[0]:.1f}..{off[-1]:.1f} us, clock error {error:.1f} us")
-    outside = [(difference, allowed) for difference, allowed, _ in rows if not -allowed <= difference <= allowed + more]
+    outside = [
+        (difference, allowed) for difference, allowed, _ in rows if not -allowed <= difference <= allowed + MARKS + more
+    ]
     assert not outside, f"{len(outside)} of {count}: {outside[:5]}"
     assert off[-1] <= error + 20
 

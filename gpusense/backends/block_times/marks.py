@@ -15,9 +15,9 @@ from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
 MAX_STREAMS, MAX_DEPTH = 1_024, 1_000
-#: Two marks with nothing in between lie 2.9 to 3.5 µs apart on an H200, and 4.3 and more with the shortest kernel.
-#: Where the stream was idle it is the host that takes so long to make two, and longer with a launch.
-EMPTY_NS = 3_900
+#: Two marks with nothing in between lie 1.2 to 3.1 µs apart on H200s, and 3.2 and more with the shortest kernel. Where
+#: the stream was idle it is the host that takes so long to make two, and longer with a launch.
+EMPTY_NS = 3_150
 NOT_READY, IMPLICIT = 600, 906
 #: Answers after which nothing of a context is used any more: a program may destroy it, and make another.
 _GONE = frozenset({4, 201, 400, 709})

@@ -30,8 +30,9 @@ from ..cupti.synchronize import relaxed
 from .hosts import Current, Hosts, silent
 from .marks import BUSY_NS, Failed, Mark, Place
 
-#: Two marks around work on a busy stream lie 2.9 µs further apart than it takes, on an H200: half of it at each.
-MARK_NS = 1_450
+#: Two marks around work on a busy stream lie further apart than it takes: 1.25 µs on one machine with an H200, 2.9 on
+#: others. The least is taken off, half of it at each, so that no time is too short.
+MARK_NS = 625
 MAX_REASONS = 1_000  # paths and reasons that are told apart
 PER_THREAD = 2  # the handle that means another stream on each thread
 #: What is open and has been left behind is looked for where there is so much.

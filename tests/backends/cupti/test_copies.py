@@ -24,7 +24,7 @@ def test_nothing_is_called_before_cuda_is_live(fake, monkeypatch, build_library)
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(build_library("libcuda.c", "libcuda.so.1")))
     backend = cupti.open()
     assert (backend.library, backend.version) == (fake.path, None)
-    with pytest.raises(BackendUnavailable, match="not live"):
+    with pytest.raises(BackendUnavailable, match="has not used CUDA yet"):
         backend.activity.start(layouts.DEFAULT_KINDS, lambda *_: None)
     assert fake.all_calls() == 0
 

@@ -8,6 +8,7 @@ import pytest
 from support.cupti_releases import EVALUATES, fetch_cupti
 from support.machine import FAKES
 
+from gpusense._capi import loading
 from gpusense._records.records import Unavailable
 from gpusense._runtime.errors import BackendError
 from gpusense.backends import cuda
@@ -22,8 +23,11 @@ def library(build_library, monkeypatch, tmp_path):
     """A scripted libcupti with a profiler, beside a scripted CUDA that is live with one context."""
     built = build_library("libcupti.c", "libcupti.so.13", str(FAKES / "libcupti_profiler.c"))
     path = shutil.copy(built, tmp_path / "libcupti.so.13")  # its state is per file
-    cuda_path = shutil.copy(build_library("libcuda.c", "libcuda.so.1"), tmp_path / "libcuda.so.1")
+    cuda_path = shutil.copy(
+        build_library("libcuda.c", "libcuda.so.1"), tmp_path / "fake-libcuda.so"
+    )  # not found by others
     monkeypatch.setenv("GPUSENSE_LIBCUPTI", str(path))
+    monkeypatch.setattr(loading, "_handles", {})
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(cuda_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(host, "_initialized", False)
@@ -43,7 +47,7 @@ def library(build_library, monkeypatch, tmp_path):
 @pytest.fixture
 def driver(library):
     """The program's CUDA, with a context of this thread."""
-    found = ctypes.CDLL(str(library._name).replace("cupti.so.13", "cuda.so.1"))
+    found = ctypes.CDLL(str(library._name).replace("libcupti.so.13", "fake-libcuda.so"))
     context = ctypes.c_void_p()
     assert found.cuInit(0) == found.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert found.cuCtxPushCurrent_v2(context) == 0

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machine import FAKES, assembled
 
+from gpusense._capi import loading
 from gpusense._capi.machine import samples_code
 from gpusense._runtime import cache
 from gpusense._runtime.errors import BackendError
@@ -37,6 +38,7 @@ def library(build_library, monkeypatch, tmp_path):
     built = build_library("libcupti.c", "libcupti.so.13", str(FAKES / "libcupti_profiler.c"))
     path = shutil.copy(built, tmp_path / "libcupti.so.13")  # its state is per file
     monkeypatch.setenv("GPUSENSE_LIBCUPTI", str(path))
+    monkeypatch.setattr(loading, "_handles", {})
     monkeypatch.setenv("GPUSENSE_LIBCUDA", str(build_library("libcuda.c", "libcuda.so.1")))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(host, "_initialized", False)
