@@ -8,7 +8,6 @@ block's path.
 """
 
 import ctypes
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -117,7 +116,7 @@ class BlockTimes:
         self._told: dict[int, tuple[Sequence[Current], list[Stream]]] = {}
         self._open: dict[int, Opened] = {}
         self._closed: deque[Closed] = deque()
-        self._reading = threading.Lock()
+        self._reading = threads.lock()
         self._untimed: dict[tuple[Path, str], int] = {}
         self._timed = 0
         self._error_ns: int | None = None
@@ -447,7 +446,7 @@ class BlockTimes:
 
     def after_fork_in_child(self) -> None:
         """CUDA does not work here: no call any more."""
-        self._on, self._on_records, self._reading = False, None, threading.Lock()
+        self._on, self._on_records, self._reading = False, None, threads.lock()
 
     def at_exit(self) -> None:
         """The tracer ends it."""

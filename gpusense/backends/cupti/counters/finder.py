@@ -1,12 +1,12 @@
 """Finds the range profiler of a process: tried in a child first, enabled where the first block is to be measured."""
 
-import threading
 from collections.abc import Callable
 from ctypes import byref, c_int, c_void_p
 from functools import partial
 from typing import Any
 
 from ...._records.records import Unavailable
+from ...._runtime import threads
 from ...._runtime.errors import BackendError
 from ... import cuda
 from ..synchronize import contexts, relaxed
@@ -24,7 +24,7 @@ class Finder:
         self._errand = errand
         self._profiler: RangeProfiler | None = None
         self._refused: Unavailable | None = None
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._trying = self._tried = False
 
     def __call__(self, patiently: bool) -> RangeProfiler | Unavailable | None:

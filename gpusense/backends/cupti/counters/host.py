@@ -4,7 +4,6 @@ Nothing here needs a device. The name of its chip says enough, and the counters 
 """
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import sleep
 from typing import Any
@@ -14,12 +13,13 @@ from ...._capi import loading
 from ...._capi.binding import bind, missing
 from ...._capi.libraries import CUPTI
 from ...._records.records import Unavailable
+from ...._runtime import threads
 from ...._runtime.errors import BackendError
 from ... import cuda
 
 _CHIP_TRIES, _CHIP_WAIT_S = 40, 0.05  # two seconds
 
-_lock = threading.Lock()
+_lock = threads.lock()
 _apis: dict[str, Any] = {}
 _initialized = False
 
