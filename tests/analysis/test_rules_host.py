@@ -288,4 +288,4 @@ def test_of_a_late_rank_it_says_which_how_much_and_where_to_look():
 def test_ranks_that_wait_for_each_other_alike_are_one_finding():
     found = of_kind(merge([rank(0, MS), rank(1, MS)]), "exposed_collectives")
     assert len(found) == 1
-    assert found[0].evidence[-1] == "The same holds for 1 other device or rank: 86 %."
+    assert found[0].evidence[-1] == "The same on 1 other device or rank: 86 %."

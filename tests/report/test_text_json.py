@@ -391,7 +391,7 @@ def test_findings_that_many_devices_have_alike_are_told_once_or_a_few_times_and_
     assert (kinds.count("starved"), kinds.count("throttled")) == (1, 12)
     lines = list(text.full(run))
     assert sum("is idle" in line and line.startswith(("verdict", "also: GPU")) for line in lines) == 1
-    assert any("The same holds for 11 other devices or ranks: 79 %, 79 %" in line for line in lines)
+    assert any("The same on 11 other devices or ranks: 79 %, 79 %" in line for line in lines)
     assert sum("at reduced clocks" in line and line.startswith("also: GPU") for line in lines) == 5
     assert any(line.startswith("also: 7 more findings like “GPU ") for line in lines)
 
