@@ -65,9 +65,7 @@ def _one_for_all(found: list[Finding]) -> list[Finding]:
     joined = []
     for first, *others in alike.values():
         shares = ", ".join(percent_text(one.share) for one in others[:8] if one.share is not None)
-        more = (
-            f"The same on {count_text(len(others), 'other device or rank', 'other devices or ranks')}: {shares}."
-        )
+        more = f"The same on {count_text(len(others), 'other device or rank', 'other devices or ranks')}: {shares}."
         joined.append(first._replace(evidence=(*first.evidence, more)) if shares else first)
         joined += [] if shares else others
     return sorted(joined, key=_rank)
