@@ -276,6 +276,11 @@ if TYPE_CHECKING:
     @overload
     def trace(name: str | None = None, attributes: Mapping[str, Any] | None = None, links: Any = None) -> Block: ...
     def trace(name: Any = None, attributes: Any = None, links: Any = None) -> Any: ...
+    @overload
+    def measure(name: F, /) -> F: ...
+    @overload
+    def measure(name: str | None = None, attributes: Mapping[str, Any] | None = None) -> Block: ...
+    def measure(name: Any = None, attributes: Any = None) -> Any: ...
 
 else:
 
@@ -295,18 +300,17 @@ else:
             return _active.trace()(name)
         return _active.trace(name, attributes, links)
 
+    def measure(name: "str | None" = None, attributes: "Mapping[str, Any] | None" = None) -> "Any":
+        """A block whose every pass is counted exactly by the device: ``with measure("attention"):``, or a decorator.
 
-def measure(name: "str | None" = None, attributes: "Mapping[str, Any] | None" = None) -> "Block":
-    """A block whose every pass is counted exactly by the device: ``with measure("attention"):``, or a decorator.
-
-    Tensor operations by type, bytes of the device's memory, and which roof the block is below: see
-    ``Session.block_counters`` and the report. Each pass counts one set of counters, so let it run some times: the first
-    says how busy tensor cores are, the following what they did. The program waits for the device where the block begins
-    and ends; the first time, while the profiler is tried and switched on, a second or more. In a block that is being
-    counted nothing else is. Where counters cannot be had it is :func:`trace`, and
-    ``get_tracer().status()["measured"]`` says why. Never raises for a reason of gpusense's own.
-    """
-    return _active.measure(name, attributes)  # type: ignore[no-any-return]
+        Tensor operations by type, bytes of the device's memory, and which roof the block is below: see
+        ``Session.block_counters`` and the report. Each pass counts one set of counters, so let it run some times: the
+        first says how busy tensor cores are, the following what they did. The program waits for the device where the
+        block begins and ends; the first time, while the profiler is tried and switched on, a second or more. In a block
+        that is being counted nothing else is. Where counters cannot be had it is :func:`trace`, and
+        ``get_tracer().status()["measured"]`` says why. Never raises for a reason of gpusense's own.
+        """
+        return _active.measure()(name) if callable(name) else _active.measure(name, attributes)
 
 
 def compute_block(

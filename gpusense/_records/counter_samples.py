@@ -9,6 +9,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import overload
 
 from . import json_codec
 from .counters import CounterSample
@@ -118,6 +119,16 @@ class CounterTable:
     def __iter__(self) -> Iterator[CounterSample]:
         for part in self.parts():
             yield from part
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} samples of devices {', '.join(map(str, self.devices))}>"
+
+    @overload
+    def __getitem__(self, place: int) -> CounterSample: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[CounterSample]: ...
+    def __getitem__(self, place: int | slice) -> CounterSample | list[CounterSample]:
+        return list(self)[place]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CounterTable) and [*map(repr, self)] == [*map(repr, other)]

@@ -210,9 +210,10 @@ def _sequence(name: str, value: Any) -> tuple[Any, ...]:
 
 def _counters(value: Any) -> str | None:
     """ "auto", "exact", or the rate as it is written shortest; None for off."""
-    word = {None: "off", True: "auto", False: "off"}.get(value, value) if not isinstance(value, str) else value.strip()
+    word = "auto" if value is True else "off" if value is None or value is False else value
     if not isinstance(word, str):
         raise ConfigurationError(f"counters must be True, False, a rate as '1kHz' or 'exact', not {value!r}")
+    word = word.strip()
     if word.lower() in _MODES or word == "":
         word = "auto" if _MODES.get(word.lower()) == "on" else "off"
     if word.lower() in ("off", "none"):

@@ -139,10 +139,12 @@ class Meter:
         self.passes = self.lost = 0
 
     def status(self) -> dict[str, Any]:
-        """ "counting" or "unavailable" with the ``reason``, and how many passes were counted and how many lost."""
-        found: dict[str, Any] = {"state": "unavailable" if self._failures >= MAX_FAILURES else "counting"}
-        if self._reason:
-            found["reason"] = self._reason
+        """ "counting", "waiting" or "unavailable" with the ``reason``, and how many passes were counted and how many
+        lost."""
+        state = "unavailable" if self._failures >= MAX_FAILURES else "waiting" if self._sets is None else "counting"
+        found: dict[str, Any] = {"state": state}
+        if self._reason or state == "waiting":
+            found["reason"] = self._reason or "no block that is to be counted has used the GPU yet"
         return {**found, "passes": self.passes, "lost": self.lost, "spent_s": round(self._spent_s, 3)}
 
     # --- listening --------------------------------------------------------------------------------------------------

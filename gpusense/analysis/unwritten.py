@@ -99,8 +99,8 @@ def _by_reason(session: Session, what: str) -> dict[str, int]:
 
 
 def untraced(session: Session) -> list[str]:
-    """ "wgpu is not traced: …" for each source that was wanted and refused."""
-    rows = [(name, row.get("reason")) for name, row in _sources(session)]
+    """ "wgpu is not traced: …" for each source of work that was wanted and refused."""
+    rows = [(name, row.get("reason")) for name, row in _sources(session) if name.rpartition(": ")[2] != "counters"]
     return [f"{name} is not traced: {reason}" for name, reason in rows if isinstance(reason, str)]
 
 

@@ -38,6 +38,7 @@ def test_what_is_packed_comes_back(drawn):
     for parts in packed(made):
         table.add(unpacked(b"".join(parts)))
     assert list(table) == list(made)
+    assert table[1:3] == list(made)[1:3]
 
 
 def test_a_sample_of_eight_metrics_takes_forty_bytes():

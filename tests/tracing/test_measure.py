@@ -118,6 +118,22 @@ def test_passes_become_records_of_their_blocks(tracer, meter, profiler):
     assert tracer.status()["measured"]["passes"] == 4
 
 
+def test_a_function_is_measured_with_and_without_parentheses(tracer, meter, profiler):
+    assert meter.status()["state"] == "waiting"
+
+    @gpusense.measure
+    def bare(x):
+        return x + 1
+
+    @gpusense.measure("named")
+    def named(x):
+        return x + 2
+
+    assert [(bare(number), named(number)) for number in range(2)] == [(1, 2), (2, 3)]
+    assert {row.path[-1] for row in counters(tracer)} == {bare.__qualname__, "named"}
+    assert meter.status()["state"] == "counting"
+
+
 def test_of_blocks_in_each_other_the_outermost_is_counted_and_the_inner_one_in_its_own_turn(tracer, meter):
     meter.by_turns = True
     for _ in range(7):

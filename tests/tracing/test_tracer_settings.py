@@ -129,6 +129,9 @@ def test_configuration_errors_say_what_would_be_right(tracer):
         gpusense.configure(threshold_us="fast")
     with pytest.raises(gpusense.ConfigurationError, match="'order' or 'exact'"):
         gpusense.configure(attribution="guessed")
+    for wrong in ([1], {}, 5, "fast"):
+        with pytest.raises(gpusense.ConfigurationError, match="counters must be"):
+            gpusense.configure(counters=wrong)
     with pytest.raises(gpusense.BackendUnavailable, match="cupti"):
         gpusense.configure(backends=("cupti",), strict=True)
     with pytest.raises(gpusense.ConfigurationError, match="unknown backend 'cupty'; known: cuda, cupti"):
