@@ -191,7 +191,8 @@ def add_settings(parser: ArgumentParser) -> None:
         const="auto",
         type=rate,
         metavar="RATE",
-        help="also what the hardware counts over time: tensor cores, memory, links (100Hz; others by --counters=1kHz)",
+        help="also what the hardware counts over time: tensor cores, memory, links (100Hz; others by --counters=1kHz); "
+        "--counters=exact: exactly, in some passes of each block",
     )
     add("--backends", type=names, metavar="A,B", help="use only these sources, e.g. cupti,nvml")
     add("--devices", type=numbers, metavar="N,N", help="record only these CUDA devices")
