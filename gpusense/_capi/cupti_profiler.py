@@ -29,45 +29,46 @@ class Parameters(ctypes.Structure):
     _fields_ = (("structSize", c_size_t), ("pPriv", c_void_p))
 
 
-def _row(c_name: str, **members: Any) -> type[Parameters]:
+def row(c_name: str, **members: Any) -> type[Parameters]:
+    """The structure of a function, with its members behind what every one begins with."""
     return type(c_name, (Parameters,), {"_fields_": tuple(members.items())})
 
 
 #: Function → its structure, with NVIDIA's names of all members.
 FUNCTIONS: dict[str, type[Parameters]] = {
-    "cuptiProfilerInitialize": _row("CUpti_Profiler_Initialize_Params"),
-    "cuptiDeviceGetChipName": _row("CUpti_Device_GetChipName_Params", deviceIndex=c_size_t, pChipName=c_char_p),
+    "cuptiProfilerInitialize": row("CUpti_Profiler_Initialize_Params"),
+    "cuptiDeviceGetChipName": row("CUpti_Device_GetChipName_Params", deviceIndex=c_size_t, pChipName=c_char_p),
     # sets of metrics
-    "cuptiProfilerHostGetSupportedChips": _row(
+    "cuptiProfilerHostGetSupportedChips": row(
         "CUpti_Profiler_Host_GetSupportedChips_Params", numChips=c_size_t, ppChipNames=_NAMES
     ),
-    "cuptiProfilerHostInitialize": _row(
+    "cuptiProfilerHostInitialize": row(
         "CUpti_Profiler_Host_Initialize_Params",
         profilerType=c_int,
         pChipName=c_char_p,
         pCounterAvailabilityImage=c_void_p,
         pHostObject=c_void_p,
     ),
-    "cuptiProfilerHostDeinitialize": _row("CUpti_Profiler_Host_Deinitialize_Params", pHostObject=c_void_p),
-    "cuptiProfilerHostConfigAddMetrics": _row(
+    "cuptiProfilerHostDeinitialize": row("CUpti_Profiler_Host_Deinitialize_Params", pHostObject=c_void_p),
+    "cuptiProfilerHostConfigAddMetrics": row(
         "CUpti_Profiler_Host_ConfigAddMetrics_Params", pHostObject=c_void_p, ppMetricNames=_NAMES, numMetrics=c_size_t
     ),
-    "cuptiProfilerHostGetConfigImageSize": _row(
+    "cuptiProfilerHostGetConfigImageSize": row(
         "CUpti_Profiler_Host_GetConfigImageSize_Params", pHostObject=c_void_p, configImageSize=c_size_t
     ),
-    "cuptiProfilerHostGetConfigImage": _row(
+    "cuptiProfilerHostGetConfigImage": row(
         "CUpti_Profiler_Host_GetConfigImage_Params",
         pHostObject=c_void_p,
         configImageSize=c_size_t,
         pConfigImage=c_void_p,
     ),
-    "cuptiProfilerHostGetNumOfPasses": _row(
+    "cuptiProfilerHostGetNumOfPasses": row(
         "CUpti_Profiler_Host_GetNumOfPasses_Params",
         configImageSize=c_size_t,
         pConfigImage=c_void_p,
         numOfPasses=c_size_t,
     ),
-    "cuptiProfilerHostEvaluateToGpuValues": _row(
+    "cuptiProfilerHostEvaluateToGpuValues": row(
         "CUpti_Profiler_Host_EvaluateToGpuValues_Params",
         pHostObject=c_void_p,
         pCounterDataImage=c_void_p,
@@ -78,15 +79,15 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         pMetricValues=POINTER(c_double),
     ),
     # counters over time
-    "cuptiPmSamplingGetCounterAvailability": _row(
+    "cuptiPmSamplingGetCounterAvailability": row(
         "CUpti_PmSampling_GetCounterAvailability_Params",
         deviceIndex=c_size_t,
         counterAvailabilityImageSize=c_size_t,
         pCounterAvailabilityImage=c_void_p,
     ),
-    "cuptiPmSamplingEnable": _row("CUpti_PmSampling_Enable_Params", deviceIndex=c_size_t, pPmSamplingObject=c_void_p),
-    "cuptiPmSamplingDisable": _row("CUpti_PmSampling_Disable_Params", pPmSamplingObject=c_void_p),
-    "cuptiPmSamplingSetConfig": _row(
+    "cuptiPmSamplingEnable": row("CUpti_PmSampling_Enable_Params", deviceIndex=c_size_t, pPmSamplingObject=c_void_p),
+    "cuptiPmSamplingDisable": row("CUpti_PmSampling_Disable_Params", pPmSamplingObject=c_void_p),
+    "cuptiPmSamplingSetConfig": row(
         "CUpti_PmSampling_SetConfig_Params",
         pPmSamplingObject=c_void_p,
         configSize=c_size_t,
@@ -96,9 +97,9 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         triggerMode=c_int,
         hwBufferAppendMode=c_int,
     ),
-    "cuptiPmSamplingStart": _row("CUpti_PmSampling_Start_Params", pPmSamplingObject=c_void_p),
-    "cuptiPmSamplingStop": _row("CUpti_PmSampling_Stop_Params", pPmSamplingObject=c_void_p),
-    "cuptiPmSamplingDecodeData": _row(
+    "cuptiPmSamplingStart": row("CUpti_PmSampling_Start_Params", pPmSamplingObject=c_void_p),
+    "cuptiPmSamplingStop": row("CUpti_PmSampling_Stop_Params", pPmSamplingObject=c_void_p),
+    "cuptiPmSamplingDecodeData": row(
         "CUpti_PmSampling_DecodeData_Params",
         pPmSamplingObject=c_void_p,
         pCounterDataImage=c_void_p,
@@ -106,7 +107,7 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         decodeStopReason=c_int,
         overflow=c_uint8,
     ),
-    "cuptiPmSamplingGetCounterDataSize": _row(
+    "cuptiPmSamplingGetCounterDataSize": row(
         "CUpti_PmSampling_GetCounterDataSize_Params",
         pPmSamplingObject=c_void_p,
         pMetricNames=_NAMES,
@@ -114,13 +115,13 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         maxSamples=c_uint32,
         counterDataSize=c_size_t,
     ),
-    "cuptiPmSamplingCounterDataImageInitialize": _row(
+    "cuptiPmSamplingCounterDataImageInitialize": row(
         "CUpti_PmSampling_CounterDataImage_Initialize_Params",
         pPmSamplingObject=c_void_p,
         counterDataSize=c_size_t,
         pCounterData=c_void_p,
     ),
-    "cuptiPmSamplingGetCounterDataInfo": _row(
+    "cuptiPmSamplingGetCounterDataInfo": row(
         "CUpti_PmSampling_GetCounterDataInfo_Params",
         pCounterDataImage=c_void_p,
         counterDataImageSize=c_size_t,
@@ -128,7 +129,7 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         numPopulatedSamples=c_size_t,
         numCompletedSamples=c_size_t,
     ),
-    "cuptiPmSamplingCounterDataGetSampleInfo": _row(
+    "cuptiPmSamplingCounterDataGetSampleInfo": row(
         "CUpti_PmSampling_CounterData_GetSampleInfo_Params",
         pPmSamplingObject=c_void_p,
         pCounterDataImage=c_void_p,
@@ -138,9 +139,9 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         endTimestamp=c_uint64,
     ),
     # counters of ranges
-    "cuptiRangeProfilerEnable": _row("CUpti_RangeProfiler_Enable_Params", ctx=c_void_p, pRangeProfilerObject=c_void_p),
-    "cuptiRangeProfilerDisable": _row("CUpti_RangeProfiler_Disable_Params", pRangeProfilerObject=c_void_p),
-    "cuptiRangeProfilerSetConfig": _row(
+    "cuptiRangeProfilerEnable": row("CUpti_RangeProfiler_Enable_Params", ctx=c_void_p, pRangeProfilerObject=c_void_p),
+    "cuptiRangeProfilerDisable": row("CUpti_RangeProfiler_Disable_Params", pRangeProfilerObject=c_void_p),
+    "cuptiRangeProfilerSetConfig": row(
         "CUpti_RangeProfiler_SetConfig_Params",
         pRangeProfilerObject=c_void_p,
         configSize=c_size_t,
@@ -155,22 +156,22 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         passIndex=c_size_t,
         targetNestingLevel=c_uint16,
     ),
-    "cuptiRangeProfilerStart": _row("CUpti_RangeProfiler_Start_Params", pRangeProfilerObject=c_void_p),
-    "cuptiRangeProfilerStop": _row(
+    "cuptiRangeProfilerStart": row("CUpti_RangeProfiler_Start_Params", pRangeProfilerObject=c_void_p),
+    "cuptiRangeProfilerStop": row(
         "CUpti_RangeProfiler_Stop_Params",
         pRangeProfilerObject=c_void_p,
         passIndex=c_size_t,
         targetNestingLevel=c_size_t,
         isAllPassSubmitted=c_uint8,
     ),
-    "cuptiRangeProfilerPushRange": _row(
+    "cuptiRangeProfilerPushRange": row(
         "CUpti_RangeProfiler_PushRange_Params", pRangeProfilerObject=c_void_p, pRangeName=c_char_p
     ),
-    "cuptiRangeProfilerPopRange": _row("CUpti_RangeProfiler_PopRange_Params", pRangeProfilerObject=c_void_p),
-    "cuptiRangeProfilerDecodeData": _row(
+    "cuptiRangeProfilerPopRange": row("CUpti_RangeProfiler_PopRange_Params", pRangeProfilerObject=c_void_p),
+    "cuptiRangeProfilerDecodeData": row(
         "CUpti_RangeProfiler_DecodeData_Params", pRangeProfilerObject=c_void_p, numOfRangeDropped=c_size_t
     ),
-    "cuptiRangeProfilerGetCounterDataSize": _row(
+    "cuptiRangeProfilerGetCounterDataSize": row(
         "CUpti_RangeProfiler_GetCounterDataSize_Params",
         pRangeProfilerObject=c_void_p,
         pMetricNames=_NAMES,
@@ -179,19 +180,19 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         maxNumRangeTreeNodes=c_uint32,
         counterDataSize=c_size_t,
     ),
-    "cuptiRangeProfilerCounterDataImageInitialize": _row(
+    "cuptiRangeProfilerCounterDataImageInitialize": row(
         "CUpti_RangeProfiler_CounterDataImage_Initialize_Params",
         pRangeProfilerObject=c_void_p,
         counterDataSize=c_size_t,
         pCounterData=c_void_p,
     ),
-    "cuptiRangeProfilerGetCounterDataInfo": _row(
+    "cuptiRangeProfilerGetCounterDataInfo": row(
         "CUpti_RangeProfiler_GetCounterDataInfo_Params",
         pCounterDataImage=c_void_p,
         counterDataImageSize=c_size_t,
         numTotalRanges=c_size_t,
     ),
-    "cuptiRangeProfilerCounterDataGetRangeInfo": _row(
+    "cuptiRangeProfilerCounterDataGetRangeInfo": row(
         "CUpti_RangeProfiler_CounterData_GetRangeInfo_Params",
         pCounterDataImage=c_void_p,
         counterDataImageSize=c_size_t,
@@ -206,7 +207,11 @@ PROTOTYPES = {name: (c_int, (POINTER(structure),)) for name, structure in FUNCTI
 
 def prepared(name: str, **given: Any) -> Any:
     """The structure of a function, ready to be passed as often as wanted."""
-    structure = FUNCTIONS[name]
+    return filled(FUNCTIONS[name], **given)
+
+
+def filled(structure: type[Parameters], **given: Any) -> Any:
+    """A structure with these members and its own size."""
     parameters = structure(**given)
     parameters.structSize = size(structure)
     return parameters

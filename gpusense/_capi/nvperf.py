@@ -9,7 +9,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_size_t, c_uint8,
 from typing import Any
 
 from .._runtime.errors import BackendError
-from .cupti_profiler import Parameters, size
+from .cupti_profiler import Parameters, filled, row
 
 LIBRARY = "libnvperf_host.so"
 
@@ -24,23 +24,19 @@ class Request(ctypes.Structure):
 REQUEST_BYTES = Request.submetric.offset + Request.submetric.size
 
 
-def _row(c_name: str, **members: Any) -> type[Parameters]:
-    return type(c_name, (Parameters,), {"_fields_": tuple(members.items())})
-
-
 #: Of these two, for metrics of a whole device, the header comes with NVIDIA's Nsight Perf SDK alone.
 SCRATCH = "NVPW_Device_MetricsEvaluator_CalculateScratchBufferSize"
 INITIALIZE = "NVPW_Device_MetricsEvaluator_Initialize"
 
 #: Function → its structure, with NVIDIA's names of all members.
 FUNCTIONS: dict[str, type[Parameters]] = {
-    "NVPW_InitializeHost": _row("NVPW_InitializeHost_Params"),
-    SCRATCH: _row(
+    "NVPW_InitializeHost": row("NVPW_InitializeHost_Params"),
+    SCRATCH: row(
         "NVPW_Device_MetricsEvaluator_CalculateScratchBufferSize_Params",
         pChipName=c_char_p,
         scratchBufferSize=c_size_t,
     ),
-    INITIALIZE: _row(
+    INITIALIZE: row(
         "NVPW_Device_MetricsEvaluator_Initialize_Params",
         pScratchBuffer=c_void_p,
         scratchBufferSize=c_size_t,
@@ -49,20 +45,20 @@ FUNCTIONS: dict[str, type[Parameters]] = {
         counterDataImageSize=c_size_t,
         pMetricsEvaluator=c_void_p,
     ),
-    "NVPW_MetricsEvaluator_ConvertMetricNameToMetricEvalRequest": _row(
+    "NVPW_MetricsEvaluator_ConvertMetricNameToMetricEvalRequest": row(
         "NVPW_MetricsEvaluator_ConvertMetricNameToMetricEvalRequest_Params",
         pMetricsEvaluator=c_void_p,
         pMetricName=c_char_p,
         pMetricEvalRequest=POINTER(Request),
         metricEvalRequestStructSize=c_size_t,
     ),
-    "NVPW_MetricsEvaluator_SetDeviceAttributes": _row(
+    "NVPW_MetricsEvaluator_SetDeviceAttributes": row(
         "NVPW_MetricsEvaluator_SetDeviceAttributes_Params",
         pMetricsEvaluator=c_void_p,
         pCounterDataImage=c_void_p,
         counterDataImageSize=c_size_t,
     ),
-    "NVPW_MetricsEvaluator_EvaluateToGpuValues": _row(
+    "NVPW_MetricsEvaluator_EvaluateToGpuValues": row(
         "NVPW_MetricsEvaluator_EvaluateToGpuValues_Params",
         pMetricsEvaluator=c_void_p,
         pMetricEvalRequests=POINTER(Request),
@@ -82,10 +78,7 @@ PROTOTYPES = {name: (c_int, (POINTER(structure),)) for name, structure in FUNCTI
 
 def prepared(name: str, **given: Any) -> Any:
     """The structure of a function, ready to be passed as often as wanted."""
-    structure = FUNCTIONS[name]
-    parameters = structure(**given)
-    parameters.structSize = size(structure)
-    return parameters
+    return filled(FUNCTIONS[name], **given)
 
 
 def ask(api: Any, name: str, **given: Any) -> Any:

@@ -128,7 +128,15 @@ class CounterTable:
     @overload
     def __getitem__(self, place: slice) -> list[CounterSample]: ...
     def __getitem__(self, place: int | slice) -> CounterSample | list[CounterSample]:
-        return list(self)[place]
+        rows = range(len(self))[place]
+        return [self._row(row) for row in rows] if isinstance(rows, range) else self._row(rows)
+
+    def _row(self, row: int) -> CounterSample:
+        for part in self.parts():
+            if row < len(part):
+                return part.sample(row)
+            row -= len(part)
+        raise IndexError(row)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CounterTable) and [*map(repr, self)] == [*map(repr, other)]

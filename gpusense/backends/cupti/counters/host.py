@@ -67,7 +67,7 @@ def chips(api: Any) -> list[str]:
 def chip_of(ask: Callable[..., Any], device: int) -> str:
     """The name of a device's chip, by which its metrics are known. ``ask``: as :func:`cupti_profiler.ask`, bound.
 
-    While CUPTI is being set up by another thread for its records it answers "Unknown", so it is asked for a while.
+    CUPTI has answered "Unknown" for a moment in one of two starts on an H200, so it is asked for a while.
     """
     for _ in range(_CHIP_TRIES):
         name: str = ask("cuptiDeviceGetChipName", deviceIndex=device).pChipName.decode()
