@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .._records.records import GpuCollective, GpuKernel
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, ranks_text, rate_text, size_text, time_text
 from ..session import Session
 from .anomalies import median
 from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_links
@@ -195,7 +195,7 @@ def telling(sessions: Sequence[Session], most: int) -> list[int]:
 def names_text(rows: Sequence[RankTime]) -> str:
     """ "ranks 0 to 62"; "process 41 and 6 others" where they have no ranks."""
     if all(row.name == f"rank {row.rank}" for row in rows):
-        return _numbers([row.rank for row in rows])
+        return ranks_text([row.rank for row in rows])
     first = one_line(rows[0].name, 40)
     return first if len(rows) == 1 else f"{first} and {count_text(len(rows) - 1, 'other')}"
 
@@ -377,16 +377,16 @@ def _slow_link(answer: Ranks, slow: Slow) -> Finding:
 def _hang(missing: Sequence[Missing]) -> Finding:
     """The first collective that not all ranks came to."""
     key, present, queued, absent, _ = missing[0]
-    who = _numbers(absent or queued)
+    who = ranks_text(absent or queued)
     why = "never launched it" if absent else "launched it, and its device never began it"
     return Finding(
         "hang",
-        f"{_capital(who)} did not come to {key.name} number {key.sequence:,}, in which {_numbers(present)} waited at "
+        f"{_capital(who)} did not come to {key.name} number {key.sequence:,}, in which {ranks_text(present)} waited at "
         "the end of the run.",
         (
             f"{_capital(who)} {why}. Ranks are those of communicator {key.communicator}.",
             *(
-                f"{_capital(_numbers(each.present))} waited in {each.key.name} number {each.key.sequence:,}."
+                f"{_capital(ranks_text(each.present))} waited in {each.key.name} number {each.key.sequence:,}."
                 for each in missing[1:4]
             ),
             *([f"{len(missing) - 4:,} more collectives were waited in."] if len(missing) > 4 else ()),
@@ -396,20 +396,6 @@ def _hang(missing: Sequence[Missing]) -> Finding:
         "high",
         where=who,
     )
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 5", "ranks 0 to 6 and 9"."""
-    stretches: list[list[int]] = []
-    for rank in sorted(ranks):
-        if stretches and rank == stretches[-1][1] + 1:
-            stretches[-1][1] = rank
-        else:
-            stretches.append([rank, rank])
-    texts = [text for a, b in stretches for text in ([f"{a} to {b}"] if b > a + 1 else map(str, range(a, b + 1)))]
-    word = "rank" if len(ranks) == 1 else "ranks"
-    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more ranges"]
-    return f"{word} {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"{word} {''.join(shown)}"
 
 
 def _capital(name: str, most: int = 60) -> str:
