@@ -16,7 +16,7 @@ from ..._records.records import GpuCollective
 from ..._runtime import clock, threads
 from ..._runtime.text import time_text
 from . import events
-from .peers import Peers, Waiting, last_text, told
+from .peers import Peers, Waiting, last_text, named, told
 from .plugin import Communicator, Plugin, Slot
 from .totals import Totals
 
@@ -73,10 +73,11 @@ class NcclSource:
 
     name = "nccl"
 
-    def __init__(self, plugin: Plugin, folder: str | None = None) -> None:
-        """``folder``: that of the run, which all processes of the run share."""
+    def __init__(self, plugin: Plugin, folder: str | None = None, job_rank: int | None = None) -> None:
+        """``folder``: that of the run, which all processes of the run share. ``job_rank``: this process's number among
+        those of the job."""
         self.plugin = plugin
-        self._peers = Peers(folder)
+        self._peers = Peers(folder, job_rank)
         self._noted = 0  # newest ticket that the others have been told of
         self._lock = threads.rlock()
         self._pid = os.getpid()
@@ -176,37 +177,44 @@ class NcclSource:
         for record, slot in self._unended(begun=True):
             if now_ns - slot.first_seen_ns >= longer_ns:
                 found.setdefault(slot.row, (record, slot))
+        job_rank = self._peers.job_rank
         self._peers.tell(
             [
-                Waiting(record.communicator, record.name, record.rank, record.sequence, slot.first_seen_ns)
-                for record, slot in found.values()
-                if record.communicator is not None and record.rank is not None and record.sequence is not None
+                Waiting(of.communicator, of.name, of.rank, of.sequence, slot.first_seen_ns, job_rank)
+                for of, slot in found.values()
+                if of.communicator is not None and of.rank is not None and of.sequence is not None
             ]
         )
-        session = clock.SESSION.of_monotonic(0)
         waits = [self._wait(record, slot, now_ns) for record, slot in found.values()]
-        for wait, rank in self._peers.waited_for():
-            text = (
-                f"rank {rank} is waited for: rank {wait.rank} has been in {wait.function} number {wait.sequence:,} of "
-            )
-            text += f"communicator {wait.communicator} for {time_text(now_ns - wait.since_ns)}, and rank {rank} "
-            text += last_text(self._peers.reached(wait.communicator, wait.function, rank))
-            facts = {"communicator": wait.communicator, "name": wait.function, "sequence": wait.sequence}
-            facts |= {"rank": wait.rank, "absent": [rank]}
-            waits.append(Wait((wait[:4], rank), wait.since_ns + session, text, facts))
-        return waits
+        return waits + [self._awaited(wait, rank, now_ns) for wait, rank in self._peers.waited_for()]
 
     def _wait(self, record: GpuCollective, slot: Slot, now_ns: int) -> Wait:
+        """What this process waits in, and for whom."""
+        of, job_ranks = record.communicator, self._peers.job_ranks(record.communicator or "")
         name = f" ({record.communicator_name})" if record.communicator_name else ""
-        text = f"rank {record.rank} has been in {_named(record)} of communicator {record.communicator}{name} for "
+        who = named([record.rank or 0], job_ranks)
+        text = f"{who} has been in {_named(record, job_ranks)} of communicator {of}{name} for "
         text += time_text(now_ns - slot.first_seen_ns)
         facts: dict[str, Any] = {field: getattr(record, field) for field in _TOLD}
-        if record.communicator is not None and record.sequence is not None:
-            missing = self._peers.missing(record.communicator, record.name, record.sequence)
-            facts |= {"came": sorted(missing.came), "absent": sorted(missing.absent), "ended": sorted(missing.ended)}
-            who = told(missing, record.ranks)
-            text += f"; {who}" if who else ""
+        if of is not None and record.sequence is not None:
+            missing = self._peers.missing(of, record.name, record.sequence)
+            for field in ("came", "absent", "ended"):
+                facts[field] = sorted(job_ranks.get(rank, rank) for rank in getattr(missing, field))
+            absent = told(missing, record.ranks, job_ranks)
+            text += f"; {absent}" if absent else ""
         return Wait((slot.ticket,), slot.first_seen_ns + clock.SESSION.of_monotonic(0), text, facts)
+
+    def _awaited(self, wait: Waiting, rank: int, now_ns: int) -> Wait:
+        """What another process waits in for this rank of the communicator, which is here."""
+        known = {at: of for at, of in ((wait.rank, wait.job_rank), (rank, self._peers.job_rank)) if of is not None}
+        text = (
+            f"{named([rank], known)} is waited for: {named([wait.rank], known)} has been in {wait.function} number "
+            f"{wait.sequence:,} of communicator {wait.communicator} for {time_text(now_ns - wait.since_ns)}, and "
+            f"rank {known.get(rank, rank)} {last_text(self._peers.reached(wait.communicator, wait.function, rank))}"
+        )
+        facts = {"communicator": wait.communicator, "name": wait.function, "sequence": wait.sequence}
+        facts |= {"rank": wait.rank, "absent": [known.get(rank, rank)]}
+        return Wait((wait[:4], rank), wait.since_ns + clock.SESSION.of_monotonic(0), text, facts)
 
     def _unended(self, begun: bool = False) -> list[tuple[GpuCollective, Slot]]:
         """What has not ended; ``begun``: that the device is in. None where another thread is at it for long, or this
@@ -277,10 +285,10 @@ class NcclSource:
         )
 
 
-def _named(record: GpuCollective) -> str:
+def _named(record: GpuCollective, job_ranks: dict[int, int]) -> str:
     """ "AllReduce number 41"; "Recv from rank 3"."""
     if record.peer is not None:
-        return f"{record.name} {'to' if record.name == 'Send' else 'from'} rank {record.peer}"
+        return f"{record.name} {'to' if record.name == 'Send' else 'from'} {named([record.peer], job_ranks)}"
     return record.name if record.sequence is None else f"{record.name} number {record.sequence:,}"
 
 
