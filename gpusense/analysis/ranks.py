@@ -180,10 +180,9 @@ def telling(sessions: Sequence[Session], most: int) -> list[int]:
     these = job(sessions)
     answer, by_number = _compared(these), {_number(one, place): place for place, one in enumerate(sessions)}
     chosen: list[int] = []
-    if answer.missing and these.told is not None:
+    if answer.missing:
         first = answer.missing[0]
-        known = these.told.members[first.key.communicator]
-        chosen += [known[rank] for rank in (*first.absent, *first.queued)[:1]]
+        chosen += [first.processes[rank] for rank in (*first.absent, *first.queued)[:1]]
     if answer.straggler is not None:
         chosen.append(these.numbers.index(answer.straggler))
     chosen += [slow.row.members[0] for slow in answer.slow[:1]]
@@ -283,7 +282,7 @@ def late_text(slow: RankTime) -> str:
 
 def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
     """What the ranks' comparison says, as findings. ``why``: what keeps the rank that is late."""
-    found = [_hang(answer.missing)] if answer.missing else []
+    found = [_hang(answer)] if answer.missing else []
     if answer.straggler is not None:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)
         waits = [row.waited_ns for row in answer.ranks if row.rank != answer.straggler]
@@ -374,22 +373,31 @@ def _slow_link(answer: Ranks, slow: Slow) -> Finding:
     )
 
 
-def _hang(missing: Sequence[Missing]) -> Finding:
+def _hang(answer: Ranks) -> Finding:
     """The first collective that not all ranks came to."""
-    key, present, queued, absent, _ = missing[0]
-    who = ranks_text(absent or queued)
-    why = "never launched it" if absent else "launched it, and its device never began it"
+
+    def names(each: Missing, ranks: Sequence[int]) -> str:
+        return names_text([answer.ranks[each.processes[rank]] for rank in ranks])
+
+    def called(each: Missing) -> str:
+        ends = [names(each, [rank]) for rank in each.key.ends or ()]
+        between = f" from {ends[0]} to {ends[1]}" if ends else ""
+        return f"{each.key.name.partition(' ')[0]} number {each.key.sequence:,}{between}"
+
+    first, more = answer.missing[0], answer.missing[1:]
+    late = first.absent or first.queued
+    who, theirs = names(first, late), ranks_text(late)
+    why = "never launched it" if first.absent else "launched it, and its device never began it"
+    named = f" (“{one_line(first.communicator_name, 40)}”)" if first.communicator_name else ""
+    of = f"{'' if who == theirs else theirs + ' of '}communicator {first.key.communicator}{named}"
     return Finding(
         "hang",
-        f"{_capital(who)} did not come to {key.name} number {key.sequence:,}, in which {ranks_text(present)} waited at "
-        "the end of the run.",
+        f"{_capital(who)} did not come to {called(first)}, in which {names(first, first.present)} waited at the end of "
+        "the run.",
         (
-            f"{_capital(who)} {why}. Ranks are those of communicator {key.communicator}.",
-            *(
-                f"{_capital(ranks_text(each.present))} waited in {each.key.name} number {each.key.sequence:,}."
-                for each in missing[1:4]
-            ),
-            *([f"{len(missing) - 4:,} more collectives were waited in."] if len(missing) > 4 else ()),
+            f"{_capital(who)} {why}: {of}.",
+            *(f"{_capital(names(each, each.present))} waited in {called(each)}." for each in more[:3]),
+            *([f"{len(more) - 3:,} more collectives were waited in."] if len(more) > 3 else ()),
         ),
         "Look at what these ranks did instead: an exception, a branch that calls other collectives or none, a loader "
         "that ran out first.",

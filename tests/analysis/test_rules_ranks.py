@@ -90,3 +90,22 @@ def test_links_that_carry_less_than_others_of_their_kind_are_named():
         "AllReduce of 26.2 MB among ranks 6 and 7 takes 3.00 ms, where 3 others like it take 1.00 ms: "
         "8.74 GB/s instead of 26.2 GB/s."
     )
+
+
+def test_who_did_not_come_is_a_rank_of_the_job():
+    runs = []
+    for rank in range(4):
+        mine, group = rank // 2, f"c{rank % 2}"
+        parts = [collective("AllReduce", mine, 2, n, n * MS, n * MS + US, communicator=group) for n in range(5)]
+        if rank == 1:
+            hung = collective("AllReduce", 0, 2, 5, 5 * MS, 6 * MS, communicator=group, communicator_name="odd")
+            sent = collective("Send", 0, 2, None, 7 * MS, 8 * MS, communicator=group, peer=1)
+            parts += [each._replace(device_end_ns=None) for each in (hung, sent)]
+        runs.append(session(*parts, end=500 * MS, rank=rank))
+    (found,) = [one for one in findings(merge(runs)) if one.kind == "hang"]
+    assert found.title == "Rank 3 did not come to AllReduce number 5, in which rank 1 waited at the end of the run."
+    assert found.evidence == (
+        "Rank 3 never launched it: rank 1 of communicator c1 (“odd”).",
+        "Rank 1 waited in Send number 0 from rank 1 to rank 3.",
+    )
+    assert "hang" not in {one.kind for one in findings(merge(runs[::2]))}

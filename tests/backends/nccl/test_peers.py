@@ -76,7 +76,7 @@ def test_a_file_that_is_damaged_or_gone_costs_itself(as_process, tmp_path):
             {2},
             4,
             "ranks 4 and 7 (0 and 1 of the communicator) have not come; of 1 other rank nothing is known here",
-        ),  # fmt: skip
+        ),
         ({1: (5, 7)}, {0}, 2, "rank 1 has not come: it launched number 5 last"),
         ({1: (-1, 7)}, {0}, 3, "rank 1 has not come: it has launched none yet; of 1 other rank nothing is known here"),
         ({2: (5, 7), 1: (4, 8)}, {0}, None, "ranks 1 and 2 have not come"),
