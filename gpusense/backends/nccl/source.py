@@ -34,14 +34,13 @@ class DeviceClock:
         self.high: float | None = None
         self._looked_ns = 0
 
-    def look(self, slot: Slot) -> None:
-        """Learns from a collective whose first channel was seen to begin."""
+    def look(self, slot: Slot, start_ns: int) -> None:
+        """Learns from a collective whose first channel was seen to begin. ``start_ns``: the earliest, by the timer."""
         if not slot.first_ns:
             return
         drift = abs(slot.first_seen_ns - self._looked_ns) * DRIFT
         self._looked_ns = slot.first_seen_ns
-        starts = [start for _, start, _ in slot.channels if start]
-        low, high = slot.begun_ns - min(starts, default=slot.first_ns), slot.first_seen_ns - slot.first_ns
+        low, high = slot.begun_ns - (start_ns or slot.first_ns), slot.first_seen_ns - slot.first_ns
         self.low = low if self.low is None else max(low, self.low - drift)
         self.high = high if self.high is None else min(high, self.high + drift)
         if self.low > self.high:  # one of them was held too long; what was seen last is believed
@@ -134,7 +133,7 @@ class NcclSource:
             if records and on_records is not None:
                 self._totals.add(records, now_ns)
                 self._handed_on += len(records)
-                self._last.extend([record._replace(channels=()) for record in records[-LAST:]])
+                self._last.extend(records)
                 on_records(records)
         finally:
             threads.give_back(self._lock)
@@ -148,6 +147,7 @@ class NcclSource:
             "lost": self.plugin.lost,
             "late_channels": self.plugin.late,
             "under_way": self.plugin.under_way,
+            **({"unnamed": self.plugin.unnamed} if self.plugin.unnamed else {}),
         }
 
     def pending(self) -> list[GpuCollective]:
@@ -156,7 +156,7 @@ class NcclSource:
 
     def last(self) -> list[GpuCollective]:
         """The last :data:`LAST` that were handed on, without their channels, and what has begun and not ended."""
-        return [*self._last, *self.pending()]
+        return [*[record._replace(channels=()) for record in self._last], *self.pending()]
 
     def totals(self) -> list[CollectiveTotals]:
         """Sums so far by function and communicator."""
@@ -243,27 +243,25 @@ class NcclSource:
 
     def _record(self, slot: Slot, communicators: dict[int, Communicator], *, ended: bool) -> GpuCollective:
         of = communicators.get(slot.row)
-        device = self._clocks.setdefault(slot.row, DeviceClock())
-        device.look(slot)
+        device = self._clocks.get(slot.row)
+        if device is None:
+            device = self._clocks[slot.row] = DeviceClock()
+        first, last = _span(slot.channels)
+        device.look(slot, first)
         told = events.decode(slot.event, of.version if of else events.NEWEST)
         ranks = of.ranks if of and of.ranks else None
         session, offset = clock.SESSION.of_monotonic(0), device.offset_ns
-        channels: tuple[tuple[int | None, ...], ...] = tuple([(number, None, None) for number, _, _ in slot.channels])
-        start = end = None
-        if offset is not None:
-            ahead = offset + session
-            channels = tuple([(n, a + ahead if a else None, b + ahead if b else None) for n, a, b in slot.channels])
-            start = min([a for _, a, _ in slot.channels if a], default=None)
-            end = max([b for _, _, b in slot.channels if b], default=None)
-            start, end = start and start + ahead, end and end + ahead
-        by_host = bool(slot.channels_begun and start is None)  # before version 4: when NCCL's thread saw it
+        ahead = None if offset is None else offset + session
+        start, end = (first and first + ahead, last and last + ahead) if ahead is not None else (0, 0)
+        by_host = bool(slot.channels_begun and not start)  # before version 4: when NCCL's thread saw it
         if by_host:
-            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else None
+            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else 0
+        identity = told.communicator if told.communicator is not None else of and of.id
         return GpuCollective(
             told.function,
             slot.begun_ns + session,
             (slot.ended_ns or slot.begun_ns) + session,
-            _hexadecimal(told.communicator if told.communicator is not None else of and of.id),
+            None if identity is None else f"{identity:016x}",
             communicator_name=told.communicator_name or (of.name or None if of else None),
             rank=of.rank if ranks and of else told.rank,
             ranks=ranks,
@@ -276,13 +274,31 @@ class NcclSource:
             peer=told.peer,
             algorithm=told.algorithm,
             protocol=told.protocol,
-            device_start_ns=start,
-            device_end_ns=end if ended else None,
-            channels=channels,
+            device_start_ns=start or None,
+            device_end_ns=(end or None) if ended else None,
+            channels=_moved(slot.channels, ahead),
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,
             attributes={"timing": "host"} if by_host else {"untimed": slot.why} if slot.why else None,
         )
+
+
+def _span(channels: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
+    """The earliest start and the latest end; 0 where none is known."""
+    first = last = 0
+    for _, start, end in channels:
+        if start and (start < first or not first):
+            first = start
+        if end > last:
+            last = end
+    return first, last
+
+
+def _moved(channels: tuple[tuple[int, int, int], ...], ahead: int | None) -> tuple[tuple[int | None, ...], ...]:
+    """On the session's clock, which is so far ahead of the device's; None where that, or a time, is not known."""
+    if ahead is None:
+        return tuple([(number, None, None) for number, _, _ in channels])
+    return tuple([(n, start + ahead if start else None, end + ahead if end else None) for n, start, end in channels])
 
 
 def _named(record: GpuCollective, job_ranks: dict[int, int]) -> str:
@@ -290,7 +306,3 @@ def _named(record: GpuCollective, job_ranks: dict[int, int]) -> str:
     if record.peer is not None:
         return f"{record.name} {'to' if record.name == 'Send' else 'from'} {named([record.peer], job_ranks)}"
     return record.name if record.sequence is None else f"{record.name} number {record.sequence:,}"
-
-
-def _hexadecimal(number: int | None) -> str | None:
-    return None if number is None else f"{number:016x}"
