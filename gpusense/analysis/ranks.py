@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .._records.records import GpuCollective, GpuKernel
-from .._runtime.text import count_text, one_line, percent_text, ranks_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, ranks_text, rate_text, sentence, size_text, time_text
 from ..session import Session
 from .anomalies import median
 from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_links
@@ -51,6 +51,7 @@ class Ranks(NamedTuple):
     alike: tuple[tuple[int, ...], ...] = ()  # places in ``ranks`` of those that hardly differ, most first
     slow: tuple[Slow, ...] = ()  # collectives that take longer than others of their kind
     together: tuple[int, ...] = ()  # places in ``ranks`` of those that the others wait for, where these are several
+    unrecorded: int = 0  # ranks of a communicator that were not recorded, of that which lacks most
 
 
 class Job(NamedTuple):
@@ -88,12 +89,11 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
 def _compared(these: Job) -> Ranks:
     notes: list[str] = []
     seen = _arrived(these, notes)
-    rows = []
+    rows, summed = [], list[int]()
     for at, (rank, session) in enumerate(zip(these.numbers, these.sessions, strict=True)):
         figures = figures_of(session)
         name = name_of(session, rank)
-        if figures.summed:
-            notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
+        summed += [at] if figures.summed else []
         rows.append(
             RankTime(
                 rank=rank,
@@ -113,6 +113,9 @@ def _compared(these: Job) -> Ranks:
                 sm_mhz=figures.sm_mhz,
             )
         )
+    if summed:
+        whose = names_text([rows[at] for at in summed])
+        notes.append(f"short kernels of {whose} were only summed; computing time is a lower bound")
     mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
     return Ranks(
         ranks=tuple(rows),
@@ -125,6 +128,7 @@ def _compared(these: Job) -> Ranks:
         alike=tuple(map(tuple, clusters(rows))),
         slow=tuple(slow_links(these.rows)),
         together=_together(rows) if _straggler(rows) is None else (),
+        unrecorded=seen.unrecorded,
     )
 
 
@@ -246,6 +250,13 @@ def shown_text(session: Session) -> str:
     return f"{said} Work is shown of {names_text(shown)}; name the files of other ranks to see theirs.".lstrip()
 
 
+def notes_on(session: Session) -> tuple[str, ...]:
+    """What the comparison of a job's ranks lacks; none where the processes are no ranks of a job."""
+    answer = session.once(ranks_of)
+    numbered = answer is not None and all(row.name == f"rank {row.rank}" for row in answer.ranks)
+    return answer.notes if answer is not None and numbered else ()
+
+
 def job_of(session: Session) -> Job:
     """Of the processes of a session, merged or not."""
     return job(split(session))
@@ -298,6 +309,7 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
                         f"{time_text(sum(row.compute_ns for row in answer.ranks) / len(answer.ranks))}."
                     ),
                     f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends.",
+                    *([sentence(_unrecorded_text(answer.unrecorded))] if answer.unrecorded else ()),
                 ),
                 "Give it less work or equal shapes; look at its clocks, its input pipeline and who else uses its card.",
                 "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
@@ -441,6 +453,18 @@ def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]
     return found
 
 
+def _why_untold(sessions: Sequence[Session]) -> list[str]:
+    """Why NCCL told nothing of collectives whose kernels are there."""
+    rows = [row for one in sessions for name, row in (one.meta.get("sources") or {}).items() if name.endswith("nccl")]
+    whys = [
+        row.get("reason")
+        or "its communicators were made before gpusense came, or its profiler interface is another than versions 2 to 6"
+        for row in rows
+        if not row.get("communicators")
+    ]
+    return [f"NCCL told of no collectives: {why}; their kernels are compared in order" for why in dict.fromkeys(whys)]
+
+
 def _calls_text(calls: list[int]) -> str:
     """ "20, 0"; of many ranks "20 (63 ranks), 19 (1 rank)"."""
     if len(calls) <= 8:
@@ -468,21 +492,19 @@ class _Arrived(NamedTuple):
     late_ns: Sequence[list[int]]  # of each one in which it came last
     waited_ns: Counter[int]
     missing: tuple[Missing, ...]
+    unrecorded: int
 
 
 def _arrived(these: Job, notes: list[str]) -> _Arrived:
     told, sessions = these.told if len(these.sessions) > 1 else None, list(these.sessions)
+    unrecorded = max(told.absent.values(), default=0) if told is not None else 0
     if told is not None and told.joined:
         arrivals = [[(part.start_ns, part.process) for part in each.parts] for each in told.joined]
         offsets, error = told.offsets_ns, told.error_ns
-        if told.absent:
-            lacking = max(told.absent.values())
-            notes.append(
-                f"{count_text(lacking, 'rank')} of a communicator {'was' if lacking == 1 else 'were'} not recorded: "
-                "whom the others waited for may be one of these"
-            )
+        notes += [_unrecorded_text(unrecorded)] if unrecorded else []
     else:
         matched = _matched(sessions, notes)
+        notes += _why_untold(sessions) if matched else []
         offsets, error = _clocks(matched) if matched else ((None,) * len(sessions), None)
         arrivals = [
             sorted(
@@ -492,7 +514,7 @@ def _arrived(these: Job, notes: list[str]) -> _Arrived:
             for group in matched
         ]
     missing = told.missing if told is not None else ()
-    seen = _Arrived(offsets, error, len(arrivals), Counter(), [[] for _ in sessions], Counter(), missing)
+    seen = _Arrived(offsets, error, len(arrivals), Counter(), [[] for _ in sessions], Counter(), missing, unrecorded)
     for arrived in arrivals:
         latest, last = arrived[-1]
         seen.late_ns[last].append(latest - arrived[-2][0])
@@ -500,6 +522,11 @@ def _arrived(these: Job, notes: list[str]) -> _Arrived:
             seen.collectives[at] += 1
             seen.waited_ns[at] += latest - start
     return seen
+
+
+def _unrecorded_text(count: int) -> str:
+    were = "was" if count == 1 else "were"
+    return f"{count_text(count, 'rank')} of a communicator {were} not recorded: whom the others waited for may be there"
 
 
 def _events(late_ns: list[int]) -> dict[str, int]:

@@ -13,7 +13,7 @@ from ..analysis.figures import FIGURES
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
-from ..analysis.ranks import shown_text
+from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
@@ -206,7 +206,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
 
 def _notes(session: Session) -> list[str]:
     """All that the session notes of itself, those of the processes it was merged of included."""
-    return [*notes_of(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
+    merged = map(str, session.meta.get("notes") or () if _processes(session) else ())
+    return [*notes_of(session), *merged, *notes_on(session)]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from support.sessions import MS, US, session
 
 from gpusense.analysis.findings import findings
 from gpusense.analysis.ranks import alike_text, ranks, ranks_of
+from gpusense.report import text
 from gpusense.session import merge
 
 REASONS = {
@@ -30,6 +31,14 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
     assert alike_text(answer) == "Ranks 0, 1 and 3 hardly differ; rank 2 is apart."
     slow = answer.ranks[2]
     assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
+
+
+def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
+    runs = [job_rank(rank, 4, late=1, why="load") for rank in range(3)]
+    (late,) = [one for one in findings(merge(runs)) if one.kind == "late_rank"]
+    unrecorded = "1 rank of a communicator was not recorded: whom the others waited for may be there."
+    assert late.evidence[-1] == unrecorded
+    assert unrecorded in "\n".join(line.strip() for line in text.full(merge(runs)))
 
 
 def test_ranks_that_are_late_in_turn_are_none():

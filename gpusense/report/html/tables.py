@@ -384,7 +384,8 @@ def _members(row: Row, answer: Ranks | None) -> str:
     """How many; which, where they are not all of the job."""
     name = f" in {one_line(row.communicator_name, 40)}" if row.communicator_name else ""
     if row.communicators > 1:
-        name += f" and {count_text(row.communicators - 1, 'other')}" if name else f" in {row.communicators:,} communicators"
+        others, count = count_text(row.communicators - 1, "other"), count_text(row.communicators, "communicator")
+        name = f"{name} and {others}" if name else f" in {count}"
     if answer is None or len(row.members) in (0, len(answer.ranks)):
         return f"{row.ranks or '–'}{name}"
     return f"{row.ranks or '–'}{name}: {one_line(names_text([answer.ranks[at] for at in row.members]), 40)}"

@@ -22,7 +22,8 @@ SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
 @pytest.mark.parametrize("version", plugins.VERSIONS)
 def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
     identity = 0xFEED_0000_0000_0000 + version
-    communicator = nccl.init(version, identity, b"data parallel", 2, 16, 5)
+    # A newer NCCL takes the newest that both know.
+    communicator = nccl.init(9 if version == plugins.VERSIONS[-1] else version, identity, b"data parallel", 2, 16, 5)
     assert nccl.profiler(communicator) == b"gpusense"
     before = clock.now_ns()
     one = nccl.launch(communicator, 0, b"AllGather", 41, b"ncclBfloat16", 1000, 3, 2)
