@@ -10,6 +10,7 @@ from operator import sub
 from statistics import median
 from typing import NamedTuple
 
+from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from .facts import Facts, Finding, waits_for_device
 from .program import START_UP, STEADY
@@ -305,8 +306,44 @@ def _awaited(view: View, before: int, after: int) -> str:
     return "answer" if read and max(work.size[before], work.size[after]) <= SMALL_BYTES else "input"
 
 
+_CHEAPER = "smaller files, transforms on the GPU, what is decoded kept"
+
+
+class _Loader(NamedTuple):
+    """The DataLoader in which the host was for most of some gaps."""
+
+    workers: int | None  # None: not known
+    first: bool  # whether it was mostly for the first batch of an epoch
+
+    @property
+    def text(self) -> str:
+        if self.first:
+            return "The first batch of an epoch takes the DataLoader long"
+        if self.workers == 0:
+            return "The DataLoader has no workers, so the main thread makes each batch"
+        workers = "" if self.workers is None else f"'s {count_text(self.workers, 'worker')}"
+        return f"The DataLoader{workers} cannot keep up"
+
+    @property
+    def fix(self) -> str:
+        if self.first and self.workers != 0:
+            return "Keep the workers from one epoch to the next: DataLoader(persistent_workers=True)."
+        more = "Use workers" if self.workers == 0 else "Use more workers"
+        return f"{more} (DataLoader's num_workers), or make a sample cheaper: {_CHEAPER}."
+
+
+def _loader(view: View, gaps: Sequence[int]) -> _Loader | None:
+    """None where the host was elsewhere."""
+    loads = [(one.attributes or {}, spent) for one, spent in view.loads(gaps)]
+    if not loads:
+        return None
+    first = sum(spent for known, spent in loads if known.get(LOADER_BATCH) == 0)
+    return _Loader(loads[0][0].get(LOADER_WORKERS), 2 * first > sum(spent for _, spent in loads))
+
+
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
-    spent = view.gap_ns(gaps)
+    spent, loader = view.gap_ns(gaps), _loader(view, gaps)
+    what = "input" if loader else what
     where = place_text(view, gaps)
     places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
@@ -322,9 +359,9 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
             ),
             *_meanwhile(view, gaps),
             *([f"Of this time {places}."] if places else []),
-            *([_ENDS[what]] if what in _ENDS else []),
+            *([f"{loader.text}."] if loader else [_ENDS[what]] if what in _ENDS else []),
         ],
-        _PREPARE[what],
+        loader.fix if loader else _PREPARE[what],
         where=where or "",
         confidence="medium" if view.graphics else "high",
     )
@@ -338,27 +375,39 @@ def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     return [f"Of this time the host spent {said}."] if named else []
 
 
+_LESS_OFTEN = (
+    "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in another "
+    "thread or process, or less often."
+)
+
+
 def _stall(view: View, stall: Stall) -> Finding:
     steps = view.steps
     assert steps is not None
-    spent = sum(stall.excess)
+    spent, slow = sum(stall.excess), set(stall.steps)
     often = _often(stall.every, len(stall.steps), steps.number)
+    longer = f"{view.text} is idle for {time_text(stall.mean_ns)} longer than usual"
+    gaps = [at for at in view.causes["host"].gaps if steps.at(view.walk.gaps.start[at]) in slow]
+    loader = _loader(view, gaps)
+    if loader is not None:
+        often = f"{loader.text}: {often[0].lower()}{often[1:]}"
+    turns = loader is not None and not loader.first and loader.workers == stall.every
     return finding(
         view,
-        "periodic_stall",
+        "starved" if loader else "periodic_stall",
         spent,
-        f"{often} {view.text} is idle for {time_text(stall.mean_ns)} longer "
-        f"than usual: {percent_text(view.share(spent))} of the time of all steps.",
+        f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
+            *_meanwhile(view, gaps),
+            *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (
                 f"{count_text(len(stall.steps), 'step is', 'steps are')} so slow, of {steps.number:,}: number "
                 f"{', '.join(f'{at:,}' for at in stall.steps[:8])}{' …' if stall.steps[8:] else ''}."
             ),
         ],
-        "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in "
-        "another thread or process, or less often.",
-        where=f"every {stall.every} steps" if stall.every else "some steps",
+        loader.fix if loader else _LESS_OFTEN,
+        where=LOADER if loader else f"every {stall.every} steps" if stall.every else "some steps",
     )
 
 

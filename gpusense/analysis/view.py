@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from .._records import lanes
 from .._records.device_identity import card
-from .._records.records import Path
+from .._records.records import BlockRecord, Path
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
-from .intervals import Interval, intersect, subtract, total
+from .intervals import Interval, intersect, subtract, total, union
 from .program import INTERLUDE, STEADY, Program, Steps
 from .rows import Rows, grouped, marked, sums
 from .sweep import Parts, Sweep
@@ -440,11 +440,26 @@ class View:
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
-        """In which innermost blocks the host was during some gaps, with nanoseconds; most first. As :meth:`gap_ns` has
-        them; of very many some are looked at."""
+        """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
+        return inside_blocks(self._when(numbers), self.host.segments) if self.host.segments else ()
+
+    def loads(self, numbers: Sequence[int]) -> list[tuple[BlockRecord, int]]:
+        """The waits for a DataLoader that take most of some gaps, with nanoseconds, most first; none where the host was
+        elsewhere."""
+        loads, spans = self.program.loads, self._when(numbers)
+        common = intersect(spans, union((one.start_ns, one.end_ns) for one in loads))
+        if 2 * total(common) <= total(spans):
+            return []
+        starts, spent = [one.start_ns for one in loads], Counter[int]()
+        for low, high in common:
+            spent[bisect_right(starts, low) - 1] += high - low
+        return [(loads[at], ns) for at, ns in spent.most_common()]
+
+    def _when(self, numbers: Sequence[int]) -> list[Interval]:
+        """When some gaps were, as :meth:`gap_ns` has them; of very many some are looked at."""
         gaps = self.walk.gaps
-        spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)] if self.host.segments else []
-        return inside_blocks(subtract(intersect(spans, self.spans), self._unknown), self.host.segments)
+        spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)]
+        return subtract(intersect(spans, self.spans), self._unknown)
 
     # --- what interrupts the loop ------------------------------------------------------------------------------------
 
