@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from .._records import lanes
 from .._records.records import LOADER, BlockRecord, Path
 from .._records.work import WorkTable
+from .._runtime.text import one_line
 from ..session import Session
 from .busy import window
 from .processes import processes_of
@@ -175,6 +176,13 @@ class Program:
         for spans in passes.values():
             spans.sort()
         return dict(sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))))
+
+    @property
+    def other_threads(self) -> list[str]:
+        """The names of Python's threads beside the main one, as far as they are known."""
+        rows = self._meta.get("threads") or ()
+        names = [one_line(str(row.get("name")), 40) for row in rows if isinstance(row, dict)]
+        return [name for name in dict.fromkeys(names) if name != "MainThread"]
 
     @cached_property
     def loads(self) -> "list[BlockRecord]":

@@ -44,8 +44,8 @@ _SET_UP_NS = 50_000_000
 _MANY = 50_000
 
 #: Why a device was empty.
-CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
-_LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
+CAUSES = ("launch", "synchronising", "host", "new", "allocation", "graph", "unseen")
+_LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _GRAPH, _UNSEEN = range(len(CAUSES))
 #: By each code a table that makes 1 of it, and 0 of all others.
 _IS = [bytes(code == other for other in range(256)) for code in range(len(CAUSES))]
 #: What a gap is at first, by whether it is long.
@@ -356,6 +356,7 @@ class View:
                 calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
                 if ends[at] - starts[at] <= ALLOCATION_NS * calls:
                     codes[at] = _ALLOCATION
+        self._mark_graphs(codes)
         for number, lost in self.unseen.items():
             if 2 * lost >= ends[number] - starts[number]:
                 codes[number] = _UNSEEN
@@ -368,6 +369,14 @@ class View:
             at = bisect_left(after, row)
             if at < len(after) and after[at] == row and codes[at] == _HOST:
                 codes[at] = _NEW if kinds[self.work.kind[row]].kind == "kernel" else _HOST
+
+    def _mark_graphs(self, codes: bytearray) -> None:
+        """Gaps within one launch: between two kernels of a graph, where no host is in between."""
+        order, gaps = self.work.order, self.walk.gaps
+        if len(self.program.launches.kinds) < len(self.program.rows):
+            for at, (before, after) in enumerate(zip(gaps.before, gaps.after, strict=True)):
+                if order[before] == order[after] > 0:
+                    codes[at] = _GRAPH
 
     def _mark_waits(self, codes: bytearray) -> None:
         """Gaps in which the host waited for the device, or that begin as a copy to the host ends."""

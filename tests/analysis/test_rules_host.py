@@ -210,7 +210,8 @@ def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
 def test_what_happens_as_often_as_there_are_workers_need_not_be_theirs(name):
     found = loading(lambda step: 60 * (step % 4 == 3), name=name)
     assert found.kind == "periodic_stall"
-    assert found.title.startswith("Every 4 steps GPU 0 is idle for 60.0 ms longer than usual, ")
+    inside = f" in “{name}”" * bool(name)
+    assert found.title.startswith(f"Every 4 steps GPU 0 is idle for 60.0 ms longer than usual{inside}, ")
     assert "saving" in found.fix
     assert not any("orkers" in text for text in (found.title, *found.evidence))
     assert ("Of this time the host spent 100 % in “save”." in found.evidence) == bool(name)
