@@ -69,7 +69,8 @@ class Block:
     Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
 
     For the package: ``tracer``, whose block it is; ``outer``, the block around it; ``is_open``; ``recorded``, False
-    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then.
+    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then;
+    ``marked``: on which streams the device times it, while it is open.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Block:
         "error",
         "is_open",
         "links",
+        "marked",
         "name",
         "outer",
         "parent_id",
@@ -106,6 +108,7 @@ class Block:
         self.recorded = False
         self.is_open = False
         self.totals: Any = None
+        self.marked: Any = None
         self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
@@ -407,7 +410,7 @@ class Blocks:
             return self._open_slowly(name, attributes, parent)
         block = Block.__new__(Block)  # and what its constructor does
         block.tracer, block.name, block.attributes, block.links = self, name, attributes, None
-        block.end_ns = block.error = block.totals = block._template = None
+        block.end_ns = block.error = block.totals = block.marked = block._template = None
         block.is_open = False
         try:
             now = block.start_ns = time_ns()
