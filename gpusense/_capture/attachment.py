@@ -174,7 +174,7 @@ class Capture:
         if not activity.can_select_api():
             kinds.discard(layouts.DRIVER)
         size, buffers = self.settings.buffer_size, self.settings.buffers
-        activity.meet(size, buffers)
+        activity.meet(size, buffers, self.settings.kernels == "hardware")
         self.strides = dict(activity.strides)
         self.epoch = int(activity.status().get("detached") or 0)
         joins()
@@ -451,6 +451,8 @@ class Capture:
             status["boundaries"] = "read" if self.newest is not None else "marked"
         elif self.running and self._plan.lacking:
             status["unmarked"] = f"GPU work cannot be put into blocks yet: {self._plan.lacking}"
+        if self.settings.kernels == "hardware" and self._kinds and "hardware_events" not in status:
+            status.update(hardware_events=False, hardware_events_reason="CUPTI was in use here before")
         # For how long CUDA has been live, as far as was seen.
         status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status
