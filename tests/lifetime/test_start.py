@@ -52,7 +52,7 @@ def test_no_launch_comes_before_any_copy_captures(started, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("major", "said"), [("10", "True ['work'] []"), ("9", "False ['work'] ['no hardware events']")]
+    ("major", "said"), [("10", "marked True ['work'] []"), ("9", "read False ['work'] ['no hardware events']")]
 )
 def test_hardware_events_are_asked_for_as_cuda_starts(started, major, said):
     more = {"FAKE_CUDA_CAPABILITY": major, "FAKE_CUPTI_VERSION": "130401", "GPUSENSE_KERNELS": "hardware"}
@@ -68,7 +68,8 @@ def test_hardware_events_are_asked_for_as_cuda_starts(started, major, said):
         "session = tracer.session()\n"
         "paths = [row.path[0] for row in session.aggregates if row.path]\n"
         "notes = [note.partition(':')[0] for note in notes_of(session)]\n"
-        "print(session.meta['capture']['hardware_events'], paths, notes)\n",
+        "capture = session.meta['capture']\n"
+        "print(capture['boundaries'], capture['hardware_events'], paths, notes)\n",
         **more,
     )
     assert told == [said]
