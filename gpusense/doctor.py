@@ -102,7 +102,8 @@ def _counters(cupti: Check, newest: tuple[int, int]) -> Check:
 def _hardware_events(cupti: Check, newest: tuple[int, int]) -> Check:
     from .backends.cupti.hardware_events import lacking
 
-    reason = lacking(newest) if cupti.available else cupti.reason
+    number = (cupti.version or "").strip(")").rpartition("(")[2]  # known where CUDA is live
+    reason = lacking(newest, int(number) if number.isdecimal() else None) if cupti.available else cupti.reason
     how = "the device times each kernel, experimental, with CUDA 13.4 Update 1 or later: GPUSENSE_KERNELS=hardware"
     return Check("hardware events", not reason, reason or how)
 
