@@ -451,8 +451,12 @@ class Capture:
             status["boundaries"] = "read" if self.newest is not None else "marked"
         elif self.running and self._plan.lacking:
             status["unmarked"] = f"GPU work cannot be put into blocks yet: {self._plan.lacking}"
-        if self.settings.kernels == "hardware" and self._kinds and "hardware_events" not in status:
-            status.update(hardware_events=False, hardware_events_reason="CUPTI was in use here before")
+        if self.settings.kernels == "hardware" and self._kinds:
+            status.setdefault("hardware_events", False)
+            status.setdefault("hardware_events_reason", "CUPTI was in use in this process before")
+        elif not status.get("hardware_events"):  # another asked for them in vain
+            for name in ("hardware_events", "hardware_events_reason"):
+                status.pop(name, None)
         # For how long CUDA has been live, as far as was seen.
         status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status

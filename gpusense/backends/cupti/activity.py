@@ -142,7 +142,9 @@ class CuptiActivity:
         absent = self.load()
         if absent is None:
             shared = broker.meet(
-                lambda: engine.Engine(self._api, buffer_size, buffers, None, self.strides, hardware_events)
+                lambda: engine.Engine(
+                    self._api, buffer_size, buffers, strides=self.strides, hardware_events=hardware_events
+                )
             )
             if not isinstance(shared, Unavailable):
                 self._shared = shared

@@ -17,8 +17,8 @@ _STARTING = "CUDA was only starting as CUPTI was asked"
 
 
 def lacking(newest: tuple[int, int] | None, version: int | None = None) -> str:
-    """What a machine lacks whose newest device has this compute capability, or CUPTI, by what cuptiGetVersion says;
-    None: not known. "" where nothing is known to be missing."""
+    """Why there are none, by the newest device's compute capability and what cuptiGetVersion says, where these are
+    known; "" where nothing is known to be missing."""
     if newest is not None and newest < FIRST:
         return f"they come with Blackwell (compute capability 10.0); the newest device here has {newest[0]}.{newest[1]}"
     if version is not None and version < capi.VERSION_BEARS_EVENTS:

@@ -8,10 +8,13 @@ import pytest
 from support.cupti import SMALL, Receiver, kernel
 
 from gpusense._capi import loading
+from gpusense._capture.attachment import Capture
 from gpusense._decode import layouts
+from gpusense._runtime.config import Settings
 from gpusense._runtime.errors import BackendError
 from gpusense.backends import cuda
 from gpusense.backends.cupti import activity as cupti
+from gpusense.backends.cupti import broker
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fakes are ELF libraries")
 
@@ -173,6 +176,38 @@ def test_what_became_of_them_is_known_once_cuda_has_started(driver, fake, begin,
     fake.kernel()
     activity.flush()
     assert (got.threads != [0]) is (on is False), "threads are told again where work is timed as usual"
+
+
+@pytest.fixture
+def session():
+    """What a session with these settings has of hardware events in its status."""
+    begun = []
+
+    def session(kernels):
+        capture = Capture(Settings(kernels=kernels))
+        capture.try_attach(lambda *_: None, lambda: None, lambda *_: None)
+        begun.append(capture)
+        assert capture.running, capture.reason
+        return capture.status().get("hardware_events"), capture.status().get("hardware_events_reason")
+
+    yield session
+    for capture in begun:
+        capture.stop()
+
+
+def test_a_session_that_comes_late_is_told(driver, fake, session):
+    assert session("every")[0] is None
+    assert session("hardware") == (False, "CUPTI was in use in this process before")
+    assert fake.calls("cuptiActivityEnableHWTrace") == 0
+
+
+def test_a_session_is_told_of_them_if_it_asked_or_has_them(driver, fake, session, fresh):
+    assert session("hardware") == (True, "")
+    assert session("every")[0] is True
+    fresh.pop(broker.KEY)
+    reason = not_on_this_chip(driver, fake)
+    assert session("hardware") == (False, reason)
+    assert session("every") == (None, None)
 
 
 def test_cupti_stays_in_a_process_that_has_them(driver, fake, begin):
