@@ -55,7 +55,7 @@ def notes_of(session: Session) -> list[str]:
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
         found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
-    found += sampling_notes(session)
+    found += [*sampling_notes(session), *timing_notes(session)]
     return found + ([] if processes else [str(note) for note in session.meta.get("notes") or ()])
 
 
@@ -76,6 +76,17 @@ def sampling_notes(session: Session) -> list[str]:
             if gaps > FEW_GAPS * (device.get("samples") or 0):
                 text = count_text(gaps, "gap")
                 notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
+    return notes
+
+
+def timing_notes(session: Session) -> list[str]:
+    """Why hardware events that were asked for do not time the work, or why that is not known."""
+    capture = session.meta.get("capture") or {}
+    notes = []
+    for who, one in {"": capture, **capture}.items():
+        if isinstance(one, dict) and one.get("hardware_events", True) is not True:
+            what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
+            notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
     return notes
 
 

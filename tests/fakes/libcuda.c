@@ -4,6 +4,7 @@
  *   FAKE_CUDA_DEVICES=2            number of devices (default 1, at most 8)
  *   FAKE_CUDA_ORDER=20             which physical device each ordinal is, as CUDA_VISIBLE_DEVICES makes it (default 0123…)
  *   FAKE_CUDA_VERSION=12040        what cuDriverGetVersion says (default 13000)
+ *   FAKE_CUDA_CAPABILITY=10        major compute capability (default 9)
  *   FAKE_CUDA_LIVE=1               already initialised, as in a process that used CUDA before
  *   FAKE_CUDA_MIG=1                cuDeviceGetUuid_v2 answers with another identity than cuDeviceGetUuid
  *   FAKE_CUDA_FAIL=cuInit=abort,cuMemAlloc_v2=2   a function's answer; "abort" ends the process
@@ -163,6 +164,8 @@ __attribute__((constructor)) static void configure(void) {
     const char *text;
     for (int device = 0; device < MAX_DEVICES; device++) set_defaults(device);
     if ((text = getenv("FAKE_CUDA_DEVICES"))) device_count = atoi(text);
+    if ((text = getenv("FAKE_CUDA_CAPABILITY")))
+        for (int device = 0; device < MAX_DEVICES; device++) attribute[device][75] = atoi(text);
     if ((text = getenv("FAKE_CUDA_ORDER")))
         for (device_count = 0; text[device_count] && device_count < MAX_DEVICES; device_count++)
             order[device_count] = text[device_count] - '0';
