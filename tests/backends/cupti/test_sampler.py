@@ -254,10 +254,27 @@ def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
             one.read()
     columns = one.columns
     assert len(columns) == sum(count for count, _, _ in readings) - 1  # without the first of all
-    assert one.gaps == 0
+    assert (one.gaps, one.missing_ns) == ({}, 0)
     assert columns.start[1:] == columns.end[:-1]
     for start, end in zip(columns.start, columns.end, strict=True):
         assert abs(end - start - MS) <= 0.31 * MS
+
+
+def test_samples_that_cupti_leaves_out_are_a_gap_of_which_nobody_knows_why():
+    class Scripted:
+        device, fields, interval_ns = 0, ("dispatches",), MS
+        plan = iter((range(1, 5), [*range(5, 8), *range(20, 23)]))
+
+        def read(self):
+            starts = [number * MS for number in next(self.plan)]
+            return sampler.Samples(starts, [at + MS for at in starts], [[1.0] * len(starts)], True, False, 0, 30 * MS)
+
+    one = source.Device(Scripted())
+    one.read()
+    one.read()
+    assert (one.gaps, one.missing_ns) == ({source.UNTOLD: 1}, 12 * MS)
+    one.compared()
+    assert (one.samples, one.gaps, one.missing_ns, len(one.columns)) == (0, {}, 0, 0)
 
 
 # --- the trial --------------------------------------------------------------------------------------------------------
@@ -346,9 +363,14 @@ def test_samples_lie_on_the_sessions_clock_without_gaps_and_overlaps(session, mo
     assert {sample.nvlink_rx_bytes for sample in found} == {None}, "NaN is not measured"
     told = one.status()["devices"]["0"]
     assert told["clock_error_ns"] < MS
-    assert told["gaps"] == told["failed"] == 0
+    assert told["gaps"] == told["failed"] == told["missing_ns"] == 0
+    assert (one.status()["cost_percent_of_a_processor"], one.status()["cost_reason"]) == (None, "judged after 3 s")
     assert one.end(2.0)
-    assert one.status()["state"] == "ended"
+    ended = one.status()
+    assert ended["state"] == "ended"
+    assert ended["devices"]["0"]["samples"] == len(session.samples), "what was read while clocks were compared is gone"
+    assert ended["cost_percent_of_a_processor"] > 0, "it ended before it was judged"
+    assert one.cpu_ns > 0
     assert threading.active_count() == 1 or not any(t.name == "gpusense-counters" for t in threading.enumerate())
 
 
@@ -363,6 +385,7 @@ def test_it_pauses_while_nothing_is_to_be_recorded(session, library, monkeypatch
     session.wanted = True
     session.until(lambda: one.state == "sampling")
     assert one.flush(1.0)
+    assert one.status()["devices"]["0"]["gap_reasons"] == {"recording was disabled": 1}
 
 
 @pytest.mark.usefixtures("tried")
@@ -374,8 +397,10 @@ def test_an_overflow_is_a_gap_that_is_told(session, monkeypatch):
     monkeypatch.delenv("FAKE_PM_HARDWARE")
     time.sleep(0.3)
     assert one.flush(1.0)
-    found = session.samples
-    assert any(after.start_ns > before.end_ns for before, after in itertools.pairwise(found))
+    gaps = [after.start_ns - before.end_ns for before, after in itertools.pairwise(session.samples)]
+    told = one.status()["devices"]["0"]
+    assert told["gap_reasons"] == {source.OVERFLOW: told["gaps"]}
+    assert told["missing_ns"] == sum(gaps) > 0
 
 
 @pytest.mark.usefixtures("tried")

@@ -38,6 +38,13 @@ HAND_ON_S = 0.5
 SLEW, JUMP_NS = 1000, 20_000_000
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
+#: Why there are no samples for a while.
+UNTOLD, OVERFLOW, PAUSED, ANOTHER_RATE = (
+    "CUPTI gave none and did not say why",
+    "nobody read them in time, and the hardware's buffer was full",
+    "recording was disabled",
+    "the rate was changed",
+)
 
 
 class Device:
@@ -46,13 +53,18 @@ class Device:
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
         self.anchor = Anchor()
-        self.samples = self.gaps = self.failed = self.bogus = 0
-        self.columns = self._empty()
+        self.failed = self.bogus = 0
+        self._forget()
         self._fresh = True  # the next sample is the first after a start
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
-        self._last = 0  # the same, by ours, also before a gap
         self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
         self.cpu_s = 0.0
+
+    def _forget(self) -> None:
+        self.columns = self._empty()
+        self.samples = self.missing_ns = 0
+        self.gaps: dict[str, int] = {}  # by reason
+        self._last = 0  # end of the last sample by our clock, also before a gap
 
     def _empty(self) -> CounterColumns:
         return CounterColumns(self.sampler.device, self.sampler.fields)
@@ -76,7 +88,7 @@ class Device:
             self._keep(found)
         self.cpu_s += thread_time() - cpu
         if found.overflow:
-            self._overflow()
+            self.restart(self.sampler.interval_ns, OVERFLOW)
         return found.drained
 
     def _keep(self, found: Samples) -> None:
@@ -88,9 +100,13 @@ class Device:
                 continue
             kept.append(row)
             before = self._before
-            follows = before is not None and start - before[0] < self.sampler.interval_ns // 2
-            self.gaps += before is not None and not follows  # lost on the way, although nothing said so
-            ours = before[1] if before is not None and follows else max(start + ahead, self._last)
+            if before is not None and start - before[0] < self.sampler.interval_ns // 2:
+                ours = before[1]
+            else:
+                ours = max(start + ahead, self._last)
+                self.missing_ns += ours - self._last if self._last else 0
+                if before is not None:
+                    self._gap(UNTOLD)
             self._last = max(end + ahead, ours + 1)
             self._before = end, self._last
             self.columns.start.append(ours)
@@ -115,16 +131,15 @@ class Device:
 
     def compared(self) -> None:
         """The clocks have been compared: what was read meanwhile lies where it was not known yet, and goes."""
-        self.take()
+        self._forget()
         self._ahead, self._before = None, None
 
-    def _overflow(self) -> None:
-        """Counts were lost, as nobody read them in time: there is a gap, and it begins anew."""
-        self.gaps += 1
-        self.restart(self.sampler.interval_ns)
+    def _gap(self, why: str) -> None:
+        self.gaps[why] = self.gaps.get(why, 0) + 1
 
-    def restart(self, interval_ns: int) -> None:
-        """With samples of this length from now on."""
+    def restart(self, interval_ns: int, why: str) -> None:
+        """With samples of this length from now on, behind a gap."""
+        self._gap(why)
         self.sampler.stop()
         self.sampler.configure(interval_ns)
         self.sampler.start()
@@ -166,6 +181,7 @@ class CounterSource:
         self._lost: list[Device] = []  # those that ended by themselves
         self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
         self.cost: float | None = None  # share of a processor, at the last judgement
+        self._cpu_s = self._before_cpu_s = 0.0  # of all threads so far, and of those before this one
         self._thread: Any = None
         process.register(self)
         self._begin()
@@ -209,8 +225,9 @@ class CounterSource:
         found: dict[str, Any] = {"state": self.state}
         if self.reason:
             found["reason"] = self.reason
-        if self.cost is not None:
-            found["cost_percent_of_a_processor"] = round(100 * self.cost, 3)
+        found["cost_percent_of_a_processor"] = None if self.cost is None else round(100 * self.cost, 3)
+        if self.cost is None:
+            found["cost_reason"] = f"judged after {JUDGE_S:g} s" if self._judged_at else "nothing was sampled"
         devices = {}
         for device in [*self._lost, *self._devices.values()]:
             sampler = device.sampler
@@ -219,7 +236,9 @@ class CounterSource:
                 "interval_ns": sampler.interval_ns,
                 "fields": list(sampler.fields),
                 "samples": device.samples,
-                "gaps": device.gaps,
+                "gaps": sum(device.gaps.values()),
+                "gap_reasons": dict(device.gaps),
+                "missing_ns": device.missing_ns,
                 "failed": device.failed,
                 "clock_error_ns": device.anchor.error_ns,
                 "read_by": sampler.by,
@@ -231,6 +250,11 @@ class CounterSource:
         if self._refused:
             found["refused"] = {str(number): reason for number, reason in list(self._refused.items())}
         return found
+
+    @property
+    def cpu_ns(self) -> int:
+        """Processor time of the thread so far."""
+        return int(self._cpu_s * 1e9)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -267,8 +291,11 @@ class CounterSource:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._before_cpu_s = self._cpu_s
         try:
             self._wait_for_cuda()
+            if self._devices:  # of a thread that a fork has ended
+                self._judge_anew()
             while self._goes_on and self.state != "unavailable":
                 self._look_for_devices()
                 self._sample_for(LOOK_S)
@@ -280,6 +307,9 @@ class CounterSource:
         finally:
             if not self._pausing:
                 self._end_all()
+            self._cpu_s = self._before_cpu_s + thread_time()
+            if self.cost is None and self._judged_at:
+                self.cost = self._spent(monotonic())
             self._answered = self._asked
             self._answer.set()
 
@@ -347,7 +377,7 @@ class CounterSource:
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
         while self._goes_on and monotonic() < until and self.state != "unavailable":
-            asked = self._asked
+            asked, self._cpu_s = self._asked, self._before_cpu_s + thread_time()
             if self._wanted() != (self.state != "paused"):
                 self._pause(self.state != "paused")
             for device in list(self._devices.values()) if self.state == "sampling" else ():
@@ -388,7 +418,7 @@ class CounterSource:
                     self._read(device)  # what was counted until now
                     self._hand(device)
                 else:
-                    device.restart(self._interval_ns)
+                    device.restart(self._interval_ns, PAUSED)
             except BackendError as error:  # noqa: PERF203 - a device at a time
                 self._lose(number, str(error))
         if self._devices:
@@ -398,9 +428,12 @@ class CounterSource:
     def _judge_anew(self) -> None:
         self._judged_at, self._judged_cpu_s = monotonic(), thread_time()
 
+    def _spent(self, now: float) -> float:
+        return (thread_time() - self._judged_cpu_s) / max(1e-9, now - self._judged_at)
+
     def _judge(self, now: float) -> None:
         """What the last seconds cost; the rate follows it where that was left to us."""
-        self.cost = (thread_time() - self._judged_cpu_s) / (now - self._judged_at)
+        self.cost = self._spent(now)
         if self.rate is None:
             fitting = self._interval_ns * self.cost / MOST_COST
             fitting = min(max(fitting, 1e9 / FASTEST_HZ), 1e9 / SLOWEST_HZ)
@@ -412,7 +445,7 @@ class CounterSource:
         self._interval_ns = interval_ns
         for number, device in list(self._devices.items()):
             try:
-                device.restart(interval_ns)
+                device.restart(interval_ns, ANOTHER_RATE)
             except BackendError as error:  # noqa: PERF203 - a device at a time
                 self._lose(number, str(error))
 
