@@ -221,8 +221,8 @@ def inside(spans, joined):
 
 def decoding():
     """What CUPTI's own decoding of a sample costs: by how many metrics, how often it is asked, how large its image."""
-    for fields, images, waits in ((2, 256, (0.1, 1)), (4, 256, (1,)), (8, 64, (1,)), (8, 256, (0.1, 1, 5)),
-                                  (8, 512, (1,)), (14, 256, (1,))):  # fmt: skip
+    for fields, images, waits in ((2, 384, (0.1, 0.23)), (4, 384, (0.23,)), (8, 128, (0.07,)),
+                                  (8, 384, (0.05, 0.1, 0.23)), (8, 512, (0.3,)), (14, 384, (0.23,))):  # fmt: skip
         given = [sys.executable, str(HERE), "--part", "decoding_of", str(fields), str(images), *map(str, waits)]
         try:
             done = subprocess.run(given, capture_output=True, text=True, timeout=16)
@@ -247,25 +247,22 @@ def decoding_of(fields, image, *waits):
     for wait in map(float, waits):
         one.read()
         decode = clear = 0.0
-        samples = calls = 0
+        samples = calls = full = 0
         until = time.monotonic() + max(1.5, wait)
         while time.monotonic() < until:
             time.sleep(wait)
-            while True:
-                marks = [time.thread_time()]
-                one._call("cuptiPmSamplingDecodeData", one._decode)
-                marks.append(time.thread_time())
-                one._call("cuptiPmSamplingGetCounterDataInfo", one._info)
-                samples, calls = samples + int(one._info.numCompletedSamples), calls + 1
-                drained = one._decode.decodeStopReason != 1  # DATA_FULL
-                marks.append(time.thread_time())
-                one._call("cuptiPmSamplingCounterDataImageInitialize", one._clear)
-                decode, clear = decode + marks[1] - marks[0], clear + time.thread_time() - marks[2]
-                if drained or one._decode.overflow:
-                    break
+            marks = [time.thread_time()]
+            one._call("cuptiPmSamplingDecodeData", one._decode)
+            marks.append(time.thread_time())
+            one._call("cuptiPmSamplingGetCounterDataInfo", one._info)
+            samples, calls = samples + int(one._info.numCompletedSamples), calls + 1
+            full += one._decode.decodeStopReason == 1  # DATA_FULL: the rest is lost
+            marks.append(time.thread_time())
+            one._call("cuptiPmSamplingCounterDataImageInitialize", one._clear)
+            decode, clear = decode + marks[1] - marks[0], clear + time.thread_time() - marks[2]
         say(what="decoding", fields=len(one.fields), image=sampler.SAMPLES, image_MB=round(one.image_bytes / 1e6, 2),
             every_s=wait, calls=calls, samples=samples, decode_us=round(decode / max(1, samples) * 1e6, 1),
-            clear_us=round(clear / max(1, samples) * 1e6, 1), overflow=bool(one._decode.overflow))  # fmt: skip
+            clear_us=round(clear / max(1, samples) * 1e6, 1), full=full)  # fmt: skip
     one.end()
 
 

@@ -113,12 +113,13 @@ def test_a_chip_that_is_not_known_yet_is_asked_for_again(api, monkeypatch):
         sampler.Sampler(api, 0, MS)
 
 
-def test_more_than_an_image_holds_is_read_in_parts(api, monkeypatch):
+def test_what_an_image_does_not_hold_is_lost(api, monkeypatch):
     monkeypatch.setattr(sampler, "SAMPLES", 16)
     one = sampler.Sampler(api, 0, MS)
     first = read_for(one)
     assert (len(first.starts), first.drained) == (16, False)
-    assert one.read().starts[0] == first.ends[-1]
+    time.sleep(0.01)
+    assert one.read().starts[0] > first.ends[-1] + 20 * MS
     one.end()
 
 
@@ -401,6 +402,37 @@ def test_an_overflow_is_a_gap_that_is_told(session, monkeypatch):
     told = one.status()["devices"]["0"]
     assert told["gap_reasons"] == {source.OVERFLOW: told["gaps"]}
     assert told["missing_ns"] == sum(gaps) > 0
+
+
+@pytest.mark.usefixtures("tried")
+def test_images_are_read_before_they_are_full_and_one_that_was_is_a_gap(session, monkeypatch):
+    monkeypatch.setattr(sampler, "SAMPLES", 100)
+    monkeypatch.setattr(source, "SAMPLES", 100)  # full in a tenth of a second
+    one = session.begin()
+    session.until(lambda: one.state == "sampling")
+    time.sleep(0.6)
+    assert one.flush(1.0)
+    assert one.status()["devices"]["0"]["gaps"] == 0
+    monkeypatch.setattr(source, "FULL", 2.0)
+    session.until(lambda: one.status()["devices"]["0"]["gaps"])
+    assert set(one.status()["devices"]["0"]["gap_reasons"]) == {source.IMAGE_FULL}
+
+
+@pytest.mark.usefixtures("tried")
+def test_a_sampler_that_goes_silent_is_opened_anew(session, library, monkeypatch):
+    monkeypatch.setattr(source, "SILENT_S", 0.1)
+    monkeypatch.setattr(source, "RENEW_S", 0.1)
+    one = session.begin()
+    session.until(lambda: one.state == "sampling" and one.flush(1.0) and session.samples)
+    monkeypatch.setenv("FAKE_PM_SILENT", "1")
+    session.until(lambda: one.status()["devices"]["0"]["renewed"] > 1)
+    monkeypatch.delenv("FAKE_PM_SILENT")
+    before = len(session.samples)
+    session.until(lambda: one.flush(1.0) and len(session.samples) > before)
+    told = one.status()["devices"]["0"]
+    assert told["gap_reasons"] == {source.SILENT: 1}
+    assert told["missing_ns"] > 2e8
+    assert library.fake_profiler_calls(b"cuptiPmSamplingDisable") == told["renewed"]
 
 
 @pytest.mark.usefixtures("tried")

@@ -1,8 +1,8 @@
 """Hardware counters over time as a source of the recorder: one sampler a device, read on a thread of its own.
 
-The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second.
-What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the most. Where the rate was left to
-gpusense it becomes what one percent of a processor can read.
+The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second,
+or as often as the image needs it. What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the
+most. Where the rate was left to gpusense it becomes what one percent of a processor can read.
 """
 
 import math
@@ -19,7 +19,7 @@ from ...._runtime.errors import BackendError, GpuSenseError
 from ... import cuda
 from . import COUNTED, host, selftest
 from .anchor import Anchor
-from .sampler import Sampler, Samples, opened
+from .sampler import SAMPLES, Sampler, Samples, opened
 
 #: The rate where it is left to gpusense, at first, and the share of a processor that it may cost then.
 USUAL_HZ, MOST_COST = 100.0, 0.01
@@ -28,8 +28,11 @@ SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
 NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
-#: Readings in a row without an end of what there is: the sampler is faster than we are.
-MOST_READINGS = 64
+#: Of an image, that is full at the next reading, at most: the rest is for a thread that comes late.
+FULL = 0.6
+#: Without a sample for so long, in seconds and in samples, a sampler has gone silent. It is opened anew, which takes
+#: 100 ms, at most every so many seconds.
+SILENT_S, SILENT_SAMPLES, RENEW_S = 1.0, 20, 5.0
 WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
 LOOK_S = 2.0  # for devices that the program begins to use
 JUDGE_S = 3.0  # of readings, after which their cost is judged
@@ -39,9 +42,11 @@ SLEW, JUMP_NS = 1000, 20_000_000
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
 #: Why there are no samples for a while.
-UNTOLD, OVERFLOW, PAUSED, ANOTHER_RATE = (
+UNTOLD, OVERFLOW, IMAGE_FULL, SILENT, PAUSED, ANOTHER_RATE = (
     "CUPTI gave none and did not say why",
-    "nobody read them in time, and the hardware's buffer was full",
+    "they were not read in time, and the hardware's buffer was full",
+    "they were not read in time, and the image that they are read into was full",
+    "the device gave none, which a fault of another program on it may cause",
     "recording was disabled",
     "the rate was changed",
 )
@@ -53,9 +58,11 @@ class Device:
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
         self.anchor = Anchor()
-        self.failed = self.bogus = 0
+        self.failed = self.bogus = self.renewed = 0
         self._forget()
         self._fresh = True  # the next sample is the first after a start
+        self._why = UNTOLD  # the next sample does not follow the last one, if it does not
+        self.heard_at = self.opened_at = monotonic()  # of the last sample; of the sampler
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
         self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
         self.cpu_s = 0.0
@@ -74,8 +81,8 @@ class Device:
         found, self.columns = self.columns, self._empty()
         return found
 
-    def read(self) -> bool:
-        """One reading; whether that was all there is. Raises :class:`BackendError`."""
+    def read(self) -> None:
+        """What there is by now. Raises :class:`BackendError`."""
         before, cpu = monotonic_ns(), thread_time()
         found = self.sampler.read()
         self.failed += found.failed
@@ -85,11 +92,13 @@ class Device:
         elif found.drained:
             self.anchor.nothing(before)
         if found.starts:
+            self.heard_at = monotonic()
             self._keep(found)
+        if not found.drained:
+            self._why = IMAGE_FULL
         self.cpu_s += thread_time() - cpu
         if found.overflow:
             self.restart(self.sampler.interval_ns, OVERFLOW)
-        return found.drained
 
     def _keep(self, found: Samples) -> None:
         limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
@@ -106,7 +115,8 @@ class Device:
                 ours = max(start + ahead, self._last)
                 self.missing_ns += ours - self._last if self._last else 0
                 if before is not None:
-                    self._gap(UNTOLD)
+                    self._gap(self._why)
+            self._why = UNTOLD
             self._last = max(end + ahead, ours + 1)
             self._before = end, self._last
             self.columns.start.append(ours)
@@ -142,9 +152,27 @@ class Device:
         self._gap(why)
         self.sampler.stop()
         self.sampler.configure(interval_ns)
+        self._start()
+
+    def renew(self, sampler: Sampler) -> None:
+        """With this sampler from now on, behind the gap that the silence of the one before is."""
+        self.sampler = sampler
+        self.opened_at = monotonic()
+        self.renewed += 1
+        if not self._fresh:  # else it has been silent since the last time, too
+            self._gap(SILENT)
+        self._start()
+
+    def _start(self) -> None:
         self.sampler.start()
-        self._fresh, self._before = True, None
+        self.heard_at = monotonic()
+        self._fresh, self._before, self._why = True, None, UNTOLD
         self.anchor.restarted()
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it gives no samples any more, though nothing says so."""
+        limit_s = max(SILENT_S, SILENT_SAMPLES * self.sampler.interval_ns / 1e9)
+        return now - self.heard_at > limit_s and now - self.opened_at > RENEW_S
 
 
 class CounterSource:
@@ -240,6 +268,7 @@ class CounterSource:
                 "gap_reasons": dict(device.gaps),
                 "missing_ns": device.missing_ns,
                 "failed": device.failed,
+                "renewed": device.renewed,
                 "clock_error_ns": device.anchor.error_ns,
                 "read_by": sampler.by,
                 "evaluated_by": sampler.evaluated_by,
@@ -371,7 +400,8 @@ class CounterSource:
             if not self._goes_on:
                 return
             sleep(COMPARE_S)
-            self._read(device)
+            for one in list(self._devices.values()):  # the others go on, and must be read
+                self._read(one)
         device.compared()
 
     def _sample_for(self, seconds: float) -> None:
@@ -380,8 +410,11 @@ class CounterSource:
             asked, self._cpu_s = self._asked, self._before_cpu_s + thread_time()
             if self._wanted() != (self.state != "paused"):
                 self._pause(self.state != "paused")
+            began = monotonic()
             for device in list(self._devices.values()) if self.state == "sampling" else ():
                 self._read(device)
+                if device.is_silent(began):
+                    self._renew(device)
             now = monotonic()
             if asked != self._answered or now - self._handed_at >= HAND_ON_S:
                 self._handed_at = now
@@ -390,14 +423,21 @@ class CounterSource:
                 self._answer.set()
             if self.state == "sampling" and now - self._judged_at >= JUDGE_S:
                 self._judge(now)
-            self._bell.wait(READ_S)
+            self._bell.wait(max(0.0, min(READ_S, FULL * SAMPLES * self._interval_ns / 1e9) - (now - began)))
 
     def _read(self, device: Device) -> None:
-        number = device.sampler.device
         try:
-            for _ in range(MOST_READINGS):
-                if device.read():
-                    return
+            device.read()
+        except BackendError as error:
+            self._lose(device.sampler.device, str(error))
+
+    def _renew(self, device: Device) -> None:
+        """A sampler that has gone silent stays so, also when it is stopped and started; one that is opened anew does
+        not (measured: CUPTI 13.0, H200, after another process launched a kernel with an illegal address)."""
+        number = device.sampler.device
+        self._end_sampler(device)
+        try:
+            device.renew(opened(self._api, cuda.SOURCE.api(), number, self._interval_ns))
         except BackendError as error:
             self._lose(number, str(error))
 
