@@ -134,7 +134,8 @@ class Recorder:
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
-        self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
+        #: What else records here: ``name``, ``flush(timeout_s)``, ``status()``, and ``cpu_ns`` of a thread of its own.
+        self.sources: tuple[Any, ...] = ()
         self.absent_sources: dict[str, Unavailable] = {}  # what might record here besides, and why it does not
         self.sinks = Sinks()
         self.clock = SESSION
@@ -1137,6 +1138,7 @@ class Recorder:
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
+                **{f"{source.name}_cpu_ns": source.cpu_ns for source in self.sources if hasattr(source, "cpu_ns")},
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
