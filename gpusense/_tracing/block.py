@@ -44,7 +44,7 @@ from .._attribution.open_blocks import (
     running,
 )
 from .._capture.recorder import Recorder
-from .._records.records import OPEN_AT_END
+from .._records.records import OPEN_AT_END, Path
 from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
@@ -346,22 +346,24 @@ class Blocks:
                 attributes, block.error,
             ))  # fmt: skip
 
-    def _end_open(self) -> int:
-        """How many blocks that the program has are open still: each is recorded as ended now, and says so. No block of
-        this tracer is recorded from here on."""
+    def _end_open(self) -> list[Path]:
+        """The blocks of the program that are open still, as they began: each is recorded as ended now, and says so. No
+        block of this tracer is recorded from here on."""
         events, self._append = self.recorder.events, deque[Any](maxlen=0).append
-        end, count = time_ns(), 0
+        end, left = time_ns(), []
         for found in self.watched.copy().values():
             block = found()
             if block is not None and block.recorded and block.end_ns is None:
-                own = None if block.attributes is None else _owned(block.attributes)
-                attributes = {**(own or {}), OPEN_AT_END: True}
-                events.append((
-                    CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
-                    max(end, block.start_ns), block.thread, attributes, block.error,
-                ))  # fmt: skip
-                count += 1
-        return count
+                left.append(block)
+        left.sort(key=lambda block: block.block_id)
+        for block in left:
+            own = None if block.attributes is None else _owned(block.attributes)
+            attributes = {**(own or {}), OPEN_AT_END: True}
+            events.append((
+                CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
+                max(end, block.start_ns), block.thread, attributes, block.error,
+            ))  # fmt: skip
+        return [block.path for block in left]
 
     def _has_room(self) -> bool:
         self._crowded = len(self.recorder.events) > MAX_WAITING
