@@ -1107,7 +1107,7 @@ class Recorder:
         from .. import __version__
 
         settings, capture = self.settings, self.capture
-        rank, world = rank_and_world(os.environ)
+        rank, world = identity.rank_and_world()
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -1283,16 +1283,3 @@ def _say(text: str) -> None:
             stderr.flush()
     except (OSError, ValueError):  # the program has closed it
         pass
-
-
-def rank_and_world(environ: Any) -> tuple[int | None, int | None]:
-    """Rank and world size as launchers set them (torchrun, Open MPI, Slurm); None outside one."""
-    for rank_name, world_name in (
-        ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ):
-        rank, world = environ.get(rank_name, ""), environ.get(world_name, "")
-        if rank.isdigit() and world.isdigit():
-            return int(rank), int(world)
-    return None, None
