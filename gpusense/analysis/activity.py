@@ -28,10 +28,10 @@ def activity(session: Session, device: int | None, spans: Sequence[Interval]) ->
 def counted(session: Session, device: int | None, spans: Sequence[Interval]) -> Activity | None:
     """By samples of counters alone; None where they do not say enough of these spans alone."""
     integral = session.once(integrals).get(device if device is not None else -1)
-    found = integral.alone(spans) if integral is not None else ""
-    if isinstance(found, str):
+    own = integral.own(spans) if integral is not None else ""
+    if integral is None or isinstance(own, str):
         return None
-    spent, values = found.ns, found.values
+    spent, _, values = integral.over(own)
     rate = None
     if "dram_read_bytes" in values and "dram_write_bytes" in values:
         rate = (values["dram_read_bytes"] + values["dram_write_bytes"]) * 1e9 / spent

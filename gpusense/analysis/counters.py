@@ -130,8 +130,8 @@ class Integral:
         """All of their time; samples at an edge count in proportion."""
         return self._sum(self._places(stretches))
 
-    def alone(self, stretches: Iterable[Stretch]) -> "Sum | str":
-        """What the samples say of these stretches and of nothing beside them; or why they do not.
+    def own(self, stretches: Iterable[Stretch]) -> list[Stretch] | str:
+        """Of these stretches the parts that samples tell of, and of nothing beside them; or why they do not.
 
         A sample at an edge may have counted the neighbour's work alone, and so may one as near as the clock's error.
         """
@@ -141,11 +141,22 @@ class Integral:
         if seen < LEAST_SAMPLES:
             return f"only {count_text(int(seen), 'sample')} in its time" if seen >= 1 else "no sample in its time"
         if self._unsure_ns(places) <= MOST_UNSURE * seen_ns:
-            return self._sum(places)
-        found = self._sum(self._whole(passes))
-        if found.samples >= LEAST_SAMPLES and found.ns >= LEAST_SHARE * seen_ns:
-            return found
+            return passes
+        whole = self._whole(passes)
+        own_ns, own = self._amount(self._places(whole))
+        if own >= LEAST_SAMPLES and own_ns >= LEAST_SHARE * seen_ns:
+            return whole
         return self._too_short(sorted(end - start for start, end in passes), seen_ns / seen)
+
+    def _whole(self, stretches: list[Stretch]) -> list[Stretch]:
+        """From the first to the last sample that lies in each of them, wherever the clock's error puts it."""
+        starts, ends = self.columns.start, self.columns.end
+        late, error = self.late_ns or 0, self.error_ns or 0
+        rows = (
+            (bisect_left(starts, first + late + error), bisect_right(ends, last + late - error) - 1)
+            for first, last in stretches
+        )
+        return [(starts[first] - late, ends[last] - late) for first, last in rows if first <= last]
 
     def _unsure_ns(self, places: list[_Place]) -> float:
         """Time that at most is counted for the wrong side of an edge: of a sample that lies half in it, a quarter."""
@@ -165,15 +176,6 @@ class Integral:
         else:
             hint = "measure() counts them exactly"
         return f"passes of {time_text(usual)} hold too few samples of {time_text(interval_ns)}: {hint}"
-
-    def _whole(self, stretches: Iterable[Stretch]) -> list[_Place]:
-        starts, ends = self.columns.start, self.columns.end
-        late, error = self.late_ns or 0, self.error_ns or 0
-        rows = (
-            (bisect_left(starts, first + late + error), bisect_right(ends, last + late - error) - 1)
-            for first, last in stretches
-        )
-        return [(first, 0.0, last, 1.0) for first, last in rows if first <= last]
 
     def _places(self, stretches: Iterable[Stretch]) -> list[_Place]:
         starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
@@ -287,10 +289,11 @@ def block_shares(session: Session) -> list[BlockShares]:
         together = _together(stretches, session)
         for path, (spans, beside_ns) in stretches.items():
             spent = sum(last - first for first, last in spans)
-            found = integral.alone(spans)
-            if isinstance(found, str):
-                rows.append(BlockShares(path, device, 0, 0, spent, by, reason=found))
+            own = integral.own(spans)
+            if isinstance(own, str):
+                rows.append(BlockShares(path, device, 0, 0, spent, by, reason=own))
                 continue
+            found = integral.over(own)
             beside = ("other processes",) if path[:1] in together else others
             shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *beside)
             row = BlockShares(path, device, found.samples, found.ns, spent, by, shared)
