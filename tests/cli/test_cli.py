@@ -109,7 +109,7 @@ def test_an_unknown_option_is_refused(capsys, verb):
         (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
         (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is not a time in seconds; say 1.5 for 1.5 s"),
         (["monitor", "--interval", "x"], "argument --interval: 'x' is not a number; say 1.5 for 1.5 s"),
-        (["run", "--counters=fast", "x"], "counters must be on, off, exact, or a rate from 1Hz to 20kHz, not 'fast'"),
+        (["run", "--counters=fast", "x"], "counters must be on, off, exact or a rate from 1Hz to 20kHz, not 'fast'"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
