@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import IO, Any
 
 from .._records.device_identity import device_of
@@ -146,7 +147,10 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         *_where(divisions),
         *_operations(divisions, width),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
-        *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        *(
+            (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
+            for table in small_tables(session, facts)
+        ),
         ("Measured blocks", _prose(map(str, session.once(measured)), style)),
         ("Waits by line", _prose(_missing_lines(session), style)),
         ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
