@@ -11,9 +11,6 @@ from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
 
-#: Forms that another program reads, which has the tools to choose among many ranks.
-_OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -53,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
-    from ._sessions import last, loaded
+    from ._sessions import OF_ALL_WORK, last, loaded
 
     sessions = arguments.sessions or [last()]
     opens = "html" if arguments.open and arguments.output is None else "text"
@@ -61,7 +58,7 @@ def _report(arguments: argparse.Namespace) -> int:
     target = _target(arguments.output, form, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    whole = form == "session" or form in _OF_ALL_WORK
+    whole = form == "session" or form in OF_ALL_WORK
     session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
     if form == "text" and target is None:
         _text(session)
