@@ -194,12 +194,13 @@ def _add(found: list[Any], missing: list[str], path: str, beside: Any, briefly: 
 
 def _companions(session: Any) -> list[str]:
     """Files of the processes that the session's program started, wherever they were moved together. A program that was
-    killed, or became another, has left no list: then it may be any file beside it."""
+    killed, became another or had a full disk has left no list: then it may be any file beside it."""
     path, names = session.meta.get("path"), session.meta.get(CHILDREN)
     if not path or not session.meta.get("run"):
         return []
     folder = os.path.dirname(path)
-    if names is None and session.meta.get("complete") is False:
+    cut = session.meta.get("complete") is False or (session.meta.get("file") or {}).get("failure")
+    if names is None and cut:
         before, _, after = _outputs.beside(os.path.basename(path), "\0").partition("\0")
         names = [name for name in os.listdir(folder or ".") if name.startswith(before) and name.endswith(after)]
     return [os.path.join(folder, os.path.basename(str(name))) for name in names or () if isinstance(names, list)]
