@@ -168,7 +168,8 @@ def test_a_run_without_a_gpu_says_how_long_each_block_took(opened):
     passes = [block(("fit", "load"), at * 10 * MS, at * 10 * MS + 3 * MS, number=2 + at, parent=1) for at in range(4)]
     run = session(block(("fit",), 0, 40 * MS), *passes, end=42 * MS, capture={"state": "unavailable", "reason": why})
     page = opened(run)
-    assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "“fit” took 40.0\xa0ms in 1 call."
+    sentence = page.evaluate("document.querySelector('#verdict .sentence').textContent")
+    assert sentence == "“fit” took 40.0\xa0ms in 1 call."
     told = page.evaluate("document.querySelector('#verdict').innerText").replace("\xa0", " ")
     assert told.count("No GPU work was seen") == told.count(why) == 1
     assert "In it: “load” 12.0 ms (4 calls)." in told
