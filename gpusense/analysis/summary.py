@@ -46,6 +46,7 @@ class BlockOperation(NamedTuple):
     device_ns: int | None = None  # the device's streams were in the passes that it timed; None where it timed none
     device_count: int = 0  # how many that were
     device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at an end
+    open_count: int = 0  # passes that did not end: they count as far as is known, and times are at least what they seem
 
 
 class TraceSummary(NamedTuple):
@@ -124,7 +125,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
         no_memory = "no allocation was seen, or so many that some were only summed"
     why = cache(partial(why_unknown, session))
     for node, times in nodes:
-        if not times.passes or times.total_ns is None:
+        if not times.passes:
             continue
         allocated, peak = memory[node.path] if memory is not None else (None, None)
         reasons = {mine: why(field) for mine, field in _FIELDS.items() if getattr(times, field) is None}
@@ -134,7 +135,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             name=node.name,
             path=node.path,
             count=times.passes,
-            total_ns=times.total_ns,
+            total_ns=times.total_ns or 0,
             avg_ns=times.avg_ns or 0.0,
             min_ns=times.min_ns or 0,
             max_ns=times.max_ns or 0,
@@ -150,7 +151,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             memory_allocated_bytes=allocated,
             memory_peak_bytes=peak,
             memory_source="CUPTI allocation records" if memory is not None else None,
-            utilization_percent=_utilization(times.kernel_ns, times.total_ns),
+            utilization_percent=_utilization(times.kernel_ns, times.total_ns or 0),
             attributes=node.attributes,
             reasons=tuple(reasons.items()),
             own_ns=times.own_ns,
@@ -159,6 +160,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             device_ns=times.device_ns,
             device_count=times.device_passes,
             device_at_most=times.device_at_most,
+            open_count=times.open_passes,
         )
 
 
