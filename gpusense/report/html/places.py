@@ -270,7 +270,7 @@ class Places:
         return found
 
     def _waits_for(self, late: str) -> list[_Times]:
-        """From the first rank's arrival to the last one's, of collectives that came to an end with a rank that is late."""
+        """From the first rank's arrival to the last one's, of collectives in which a rank that is late came last."""
         answer, told = self._facts.session.once(ranks_of), self._facts.session.once(job_of).told
         if answer is None or told is None:
             return []
