@@ -1095,6 +1095,7 @@ class Recorder:
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
+                **self.sources.cpu_ns(),
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }

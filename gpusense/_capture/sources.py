@@ -65,6 +65,10 @@ class Sources:
         """For ``meta``: what each says, and why others are absent."""
         return {**self.why_absent(), **{source.name: source.status() for source in self._known}}
 
+    def cpu_ns(self) -> dict[str, int]:
+        """Processor time of those that have a thread of their own, by the name it has in ``overhead``."""
+        return {f"{source.name}_cpu_ns": source.cpu_ns for source in self._known if hasattr(source, "cpu_ns")}
+
     def why_absent(self) -> dict[str, Any]:
         return {name: {"reason": why.reason, "hint": why.hint} for name, why in self.absent.items()}
 

@@ -20,6 +20,7 @@ from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, u
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
+from ..session._unrecorded import ended_text
 from . import identity
 from .blocks import lines as block_lines
 from .divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text, steps_text
@@ -241,8 +242,8 @@ def _counters(session: Session) -> str:
         parts.append(f"damage: {one_line(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     parts += unwritten(session)
     parts += [untimed_text(session)] if untimed(session) else []
-    if session.meta.get("complete") is False:
-        parts.append("the program was killed or still runs")
+    if ended := ended_text(session.meta):
+        parts.append(ended)
     return f"records: {', '.join(parts)}" if session.counters.seen or len(parts) > 1 else ""
 
 

@@ -21,6 +21,7 @@ class Plain:
 
 class Full(Plain):
     name = "full"
+    cpu_ns = 5
 
     def end(self, timeout_s):
         return True
@@ -46,6 +47,7 @@ def test_each_is_asked_for_what_it_can_do():
     absent = {"nccl": {"reason": "it is not there", "hint": "install it"}}
     assert sources.why_absent() == absent
     assert sources.status() == {**absent, "plain": {"timed": 3}, "full": {"timed": 3}}
+    assert sources.cpu_ns() == {"full_cpu_ns": 5}
     sources.forget()
     assert list(sources) == []
 
