@@ -400,7 +400,7 @@ def time_blocks(tracer: Any) -> None:
     recorder = tracer.recorder
     times = recorder.block_times = BlockTimes()
     times.start(lambda records: recorder.events.extend([(RECORD, record) for record in records]))
-    recorder.sources = (*recorder.sources, times)
+    recorder.sources.add(times)
     tracer.add_block_listener(times)
     tracer.add_watcher(times.poll)
 
