@@ -140,7 +140,7 @@ class BlockTimes:
                 stream = span.stream
                 if stream.handle == PER_THREAD and block.thread != self._ident():
                     return ELSEWHERE
-                mark = stream.mark()
+                mark = stream.mark_here() or stream.mark()
                 if isinstance(mark, str):
                     return mark
                 span.end = mark
