@@ -21,7 +21,7 @@ from ..cupti.synchronize import relaxed
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
 MAX_STREAMS = 1_024
 #: How far two marks of a busy stream lie apart with nothing in between, until it has been measured: the least of all
-#: machines. With the shortest kernel it is 1.6 µs more; 1 µs more may be other streams', which take turns with it.
+#: machines. It may be 0.95 µs more, and with the shortest kernel it is 1.6 µs more.
 APART_NS, MORE_NS = 1_250.0, 1_250.0
 #: Measured so often, the least counts, by so many marks.
 MEASURES, MEASURED_BY = 5, 8
@@ -301,8 +301,7 @@ class Place:
         return bool(code == 0)
 
     def between(self, first: Mark, second: Mark) -> float | None:
-        """Nanoseconds, in which the driver counts in steps of half a microsecond; None where the device has not come to
-        both."""
+        """Nanoseconds, in steps of half a microsecond or less; None where the device has not come to both."""
         code = self.api.cuEventElapsedTime(self._elapsed, first.event, second.event)
         if code not in (0, NOT_READY):
             raise Failed(self.failed("cuEventElapsedTime", code))
