@@ -320,7 +320,7 @@ class Place:
     def _anchor(self, _: int) -> Anchor | None:
         """The device came to the event behind the last look that did not find it there, and before the next."""
         if not self._stream.value:
-            for stream in (self._stream, self._waits):
+            for stream in (self._waits, self._stream):  # where there is the second, there are both
                 code = self.api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING)
                 if code:
                     raise Failed(self.failed("cuStreamCreate", code))

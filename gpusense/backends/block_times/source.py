@@ -329,13 +329,17 @@ class BlockTimes:
     def flush(self, timeout_s: float) -> bool:
         """False where the device has not come to the ends of all blocks in time."""
         deadline = time.monotonic() + timeout_s
-        last = self._closed[-1] if self._closed else None
-        while last is not None and self._on:
+        last: Closed | None = None
+        while self._on:
             self.poll()
-            with self._reading:
-                waits = any(closed is last for closed in self._closed)
-            if not waits:
-                return True
+            if self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):  # another thread may be reading
+                try:
+                    waiting = list(self._closed)
+                finally:
+                    self._reading.release()
+                last = last or (waiting[-1] if waiting else None)
+                if not any(closed is last for closed in waiting):
+                    return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_S)
