@@ -1,7 +1,7 @@
 """What the reference takes from the package itself: fields with their comments, the verbs of the command, and links.
 
-Two directives: ``{record} gpusense.GpuKernel`` documents a NamedTuple with a table of its fields, ``{verbs}`` all verbs
-with their arguments.
+Three directives: ``{record} gpusense.GpuKernel`` documents a NamedTuple with a table of its fields, ``{row}`` is that
+table alone with what is derived from the fields, as JSON has it, ``{verbs}`` all verbs with their arguments.
 """
 
 import ast
@@ -54,6 +54,25 @@ def field_table(record: type) -> str:
         cells = (f"`{field.name}`", f"`{field.type}`", f"`{field.default}`" if field.default else "", field.comment)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
+
+
+def row_table(record: type) -> str:
+    """The fields of a JSON object: those of the type, and its properties."""
+    told = [(field.name, field.type, field.comment) for field in fields(record)]
+    for name, member in vars(record).items():
+        if isinstance(member, property):
+            kind = inspect.signature(member.fget).return_annotation
+            text = " ".join((member.__doc__ or "").split())
+            told.append((name, getattr(kind, "__name__", str(kind)), text))
+    rows = [f"| `{name}` | `{kind}` | {text} |".replace(" | None`", "`") for name, kind, text in told]
+    return "\n".join(["| field | type | |", "|---|---|---|", *rows])
+
+
+class Row(SphinxDirective):
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(row_table(find(self.arguments[0])))
 
 
 class Record(SphinxDirective):
@@ -130,6 +149,7 @@ def _signature(app: Sphinx, what: str, name: str, item: Any, *_: Any) -> tuple[s
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("record", Record)
+    app.add_directive("row", Row)
     app.add_directive("verbs", Verbs)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-skip-member", _skip)

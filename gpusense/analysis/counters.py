@@ -41,7 +41,7 @@ class BlockShares(NamedTuple):
     path: Path  # (): all work of the device
     device: int
     samples: float  # that lie in its time, in part too
-    sampled_ns: int  # of :attr:`device_ns`
+    sampled_ns: int  # of ``device_ns``
     device_ns: int  # in which the device did its work, pauses inside included
     by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
     shared: tuple[str, ...] = ()  # whose work is in it, too
