@@ -5,7 +5,7 @@ let phase = data.phases.find((one) => one.judged);
 
 function tiles() {
   document.getElementById("tiles").replaceChildren(...phase.tiles.map((tile) =>
-    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), tile.note ? h("dd", { class: "note" }, tile.note) : null)));
+    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), tile.note ? h("dd", { class: "note" }, tile.note.replace(/(\d) (?=[nµm]?s\b)/g, "$1\u00a0")) : null)));
 }
 
 function breakdown() {

@@ -14,6 +14,7 @@ from typing import IO, Any
 from ..._runtime.text import printable
 from ...session import Session
 from ..files import output
+from ..style import glued
 from .data import PageData, page_data
 
 _PAGE = (
@@ -85,10 +86,10 @@ def _head(data: PageData, embedded: bool) -> str:
     style = page_file("page.css")
     verdict = data.facts["findings"][0]
     took = data.facts["took"] if verdict["kind"] == "nothing_seen" else ()
-    evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
+    evidence = "".join(f"<li>{glued(escape(line))}</li>" for line in verdict["evidence"])
     tiles = "".join(
         f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
-        + (f"<dd class='note'>{escape(tile['note'])}</dd>" if tile["note"] else "")
+        + (f"<dd class='note'>{glued(escape(tile['note']))}</dd>" if tile["note"] else "")
         + "</div>"
         for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
@@ -99,7 +100,7 @@ def _head(data: PageData, embedded: bool) -> str:
     sure = f"<p class='quiet'>Confidence: {escape(verdict['confidence'])}{of}{saving}</p>"
     if verdict["kind"] == "nothing_seen":  # of which there is nothing to be sure
         sure = ""
-    told = f"""<p class="sentence">{escape(verdict["title"])}</p>
+    told = f"""<p class="sentence">{glued(escape(verdict["title"]))}</p>
 <ul>{evidence}</ul>
 {fix}
 {sure}"""
