@@ -299,6 +299,7 @@ class FileStore:
 
     def forget_in_child(self) -> None:
         self._following = None
+        self.writer.forget_in_child()
 
 
 def _written(owners: dict[int, Path]) -> dict[str, list[str]]:

@@ -134,7 +134,8 @@ class Recorder:
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
-        self.sources: tuple[Any, ...] = ()  # what else records here: ``name``, ``flush(timeout_s)``, ``status()``
+        #: What else records here: ``name``, ``flush(timeout_s)``, ``status()``, and ``cpu_ns`` of a thread of its own.
+        self.sources: tuple[Any, ...] = ()
         self.absent_sources: dict[str, Unavailable] = {}  # what might record here besides, and why it does not
         self.sinks = Sinks()
         self.clock = SESSION
@@ -1106,7 +1107,7 @@ class Recorder:
         from .. import __version__
 
         settings, capture = self.settings, self.capture
-        rank, world = rank_and_world(os.environ)
+        rank, world = identity.rank_and_world()
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -1137,6 +1138,7 @@ class Recorder:
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
+                **{f"{source.name}_cpu_ns": source.cpu_ns for source in self.sources if hasattr(source, "cpu_ns")},
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
@@ -1281,16 +1283,3 @@ def _say(text: str) -> None:
             stderr.flush()
     except (OSError, ValueError):  # the program has closed it
         pass
-
-
-def rank_and_world(environ: Any) -> tuple[int | None, int | None]:
-    """Rank and world size as launchers set them (torchrun, Open MPI, Slurm); None outside one."""
-    for rank_name, world_name in (
-        ("RANK", "WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("SLURM_PROCID", "SLURM_NTASKS"),
-    ):
-        rank, world = environ.get(rank_name, ""), environ.get(world_name, "")
-        if rank.isdigit() and world.isdigit():
-            return int(rank), int(world)
-    return None, None

@@ -39,6 +39,8 @@ _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
         *(("bytes", "bytes"), ("path", "block"), ("name", "name")),
     ),
 }
+#: Times of blocks that are at least so long where some did not end.
+_GROWS = frozenset({"total_ns", "own_ns", "avg_ns", "median_ns", "p95_ns"})
 _LEFT = frozenset({"kind", "device", "name", "block", "phase", "process"})
 
 
@@ -103,9 +105,16 @@ def _cells(rows: Sequence[Any], most: int) -> tuple[list[str], list[list[str]]]:
     of = type(rows[0])
     columns = _COLUMNS.get(of.__name__) or tuple((name, name) for name in of._fields)
     first = min(row.start_ns for row in rows) if of.__name__ == "Span" else 0
-    cells = [[_cell(name, getattr(row, name), first) for row in rows[:most]] for name, _ in columns]
+    cells = [
+        [_at_least(name, row) + _cell(name, getattr(row, name), first) for row in rows[:most]] for name, _ in columns
+    ]
     shown = [at for at, column in enumerate(cells) if {*column} - {"", UNKNOWN}]
     return [columns[at][1] for at in shown], list(map(list, zip(*(cells[at] for at in shown), strict=True)))
+
+
+def _at_least(name: str, row: Any) -> str:
+    has_no_end = bool(getattr(row, "open_count", 0)) and name in _GROWS
+    return "≥" if has_no_end and getattr(row, name) else ""
 
 
 def _cell(name: str, value: Any, first: int) -> str:

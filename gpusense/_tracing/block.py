@@ -44,7 +44,7 @@ from .._attribution.open_blocks import (
     running,
 )
 from .._capture.recorder import Recorder
-from .._records.records import OPEN_AT_END
+from .._records.records import OPEN_AT_END, Path
 from .._records.validate import attributes_of
 from .._runtime import log, threads
 from .._runtime.config import Settings
@@ -69,7 +69,8 @@ class Block:
     Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
 
     For the package: ``tracer``, whose block it is; ``outer``, the block around it; ``is_open``; ``recorded``, False
-    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then.
+    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then;
+    ``marked``: on which streams the device times it, while it is open.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Block:
         "error",
         "is_open",
         "links",
+        "marked",
         "name",
         "outer",
         "parent_id",
@@ -106,6 +108,7 @@ class Block:
         self.recorded = False
         self.is_open = False
         self.totals: Any = None
+        self.marked: Any = None
         self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
@@ -343,22 +346,24 @@ class Blocks:
                 attributes, block.error,
             ))  # fmt: skip
 
-    def _end_open(self) -> int:
-        """How many blocks that the program has are open still: each is recorded as ended now, and says so. No block of
-        this tracer is recorded from here on."""
+    def _end_open(self) -> list[Path]:
+        """The blocks of the program that are open still, as they began: each is recorded as ended now, and says so. No
+        block of this tracer is recorded from here on."""
         events, self._append = self.recorder.events, deque[Any](maxlen=0).append
-        end, count = time_ns(), 0
+        end, left = time_ns(), []
         for found in self.watched.copy().values():
             block = found()
             if block is not None and block.recorded and block.end_ns is None:
-                own = None if block.attributes is None else _owned(block.attributes)
-                attributes = {**(own or {}), OPEN_AT_END: True}
-                events.append((
-                    CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
-                    max(end, block.start_ns), block.thread, attributes, block.error,
-                ))  # fmt: skip
-                count += 1
-        return count
+                left.append(block)
+        left.sort(key=lambda block: block.block_id)
+        for block in left:
+            own = None if block.attributes is None else _owned(block.attributes)
+            attributes = {**(own or {}), OPEN_AT_END: True}
+            events.append((
+                CLOSED, block.name, block.block_id, block.parent_id, block.path, block.start_ns,
+                max(end, block.start_ns), block.thread, attributes, block.error,
+            ))  # fmt: skip
+        return [block.path for block in left]
 
     def _has_room(self) -> bool:
         self._crowded = len(self.recorder.events) > MAX_WAITING
@@ -407,7 +412,7 @@ class Blocks:
             return self._open_slowly(name, attributes, parent)
         block = Block.__new__(Block)  # and what its constructor does
         block.tracer, block.name, block.attributes, block.links = self, name, attributes, None
-        block.end_ns = block.error = block.totals = block._template = None
+        block.end_ns = block.error = block.totals = block.marked = block._template = None
         block.is_open = False
         try:
             now = block.start_ns = time_ns()

@@ -286,11 +286,11 @@ class Tracer(Blocks, ManualRecords, Results):
             self._control.ends(self)
         self._end_tasks()
         in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
-        count = self._end_open()
-        if count:
+        left_open = self._end_open()
+        if left_open:
             from ..session._unrecorded import open_at_end
 
-            recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(count)]
+            recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(left_open)]
         if not in_time:
             log.once("close", "CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)

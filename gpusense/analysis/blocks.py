@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from .._records.records import AT_MOST, BLOCKS, NOT_USED, Aggregate, BlockRecord, GpuBlockTime, Path
+from .._records.records import AT_MOST, BLOCKS, NOT_USED, OPEN_AT_END, Aggregate, BlockRecord, GpuBlockTime, Path
 from .._records.work import WITH_ROWS, WorkTable
 from ..session import Session
 from .calls import timed_by_host
@@ -28,7 +28,7 @@ class BlockTimes(NamedTuple):
 
     path: Path
     passes: int
-    total_ns: int | None  # of finished passes; None where there is none, and so for all up to ``p95_ns``
+    total_ns: int | None  # None where there is no pass of which a length is known, and so for all up to ``p95_ns``
     own_ns: int | None  # without blocks inside
     avg_ns: float | None
     min_ns: int | None
@@ -45,6 +45,7 @@ class BlockTimes(NamedTuple):
     device_ns: int | None = None  # of all passes that the device timed; None where it timed none
     device_passes: int = 0  # how many that were, on the device that timed most
     device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at one of their ends
+    open_passes: int = 0  # that did not end: they count as far as is known, and times are at least what they seem
 
     @property
     def device_avg_ns(self) -> float | None:
@@ -68,6 +69,7 @@ class BlockNode:
             "inside_ns",
             "lengths",
             "name",
+            "open_passes",
             "operations",
             "owners",
             "parent",
@@ -88,6 +90,7 @@ class BlockNode:
         #: of what was replayed here from CUDA graphs: the block that captured it → [kernels, GPU ns]
         self.owners: dict[Path, list[int]] = {}
         self.lengths: list[int] = []  # of passes that are listed
+        self.open_passes = 0  # of these, such as did not end
         self.counted: list[Aggregate] = []  # of those that were only summed
         self.inside_ns = 0  # of passes, in which a block inside was open
         self.device_lengths: list[int] = []  # of passes that the device timed and that are listed
@@ -107,13 +110,13 @@ class BlockNode:
     def times(self) -> BlockTimes:
         """The path in numbers, in which what could not be seen is None."""
         passes: Spread | None = None
-        if self.lengths or self.counted:
+        if (self.lengths or self.counted) and (self.wall_ns or not self.open_passes):
             passes = spread(sorted(self.lengths), self.counted)
         total = passes.total_ns if passes else None
         wait = self.wait_ns if self.waits_seen else None
         return BlockTimes(
             path=self.path,
-            passes=passes.count if passes else 0,
+            passes=self.passes,
             total_ns=total,
             own_ns=None if total is None else self.own_ns,
             avg_ns=passes.avg_ns if passes else None,
@@ -131,6 +134,7 @@ class BlockNode:
             device_ns=sum(row[1] for row in self.device_sums.values()) if self.device_sums else None,
             device_passes=max((row[0] for row in self.device_sums.values()), default=0),
             device_at_most=max((row[2] for row in self.device_sums.values()), default=0),
+            open_passes=self.open_passes,
         )
 
     def add_device_time(self, device: int | None, timing: str, passes: int, spent: int) -> None:
@@ -349,6 +353,7 @@ def _take_passes(tree: _Tree, passes: list[BlockRecord]) -> None:
         node.lengths.append(end - start if end > start else 0)
         if attributes is not None:
             node.attributes = attributes
+            node.open_passes += OPEN_AT_END in attributes
         above = node.parent
         if above is None:
             continue

@@ -8,6 +8,7 @@ device at the same time, the counters are of both, and that is said.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from math import nan
 from operator import sub
 from statistics import median
 from typing import Any, NamedTuple
@@ -330,14 +331,16 @@ def _others(session: Session, device: int) -> tuple[str, ...]:
 
 
 def series(
-    session: Session, most: int = 20_000, buckets: int = 2_400
+    session: Session, most: int = 20_000, buckets: int = 2_400, held: bool = False
 ) -> Iterator[tuple[int, str, str, list[tuple[int, float]]]]:
-    """(device, what, unit, points) for charts: every sample, or averages over equal times where there are very many."""
+    """(device, what, unit, points) for charts: every sample, or averages over equal times where there are very many.
+
+    ``held``: every sample from its start on, and NaN from where nothing is known.
+    """
     for device, integral in session.once(integrals).items():
-        columns = integral.columns
         for field, (label, unit) in CHARTS.items():
             if field in integral.fields:
-                yield device, label, unit, _points(integral, field, columns, most, buckets)
+                yield device, label, unit, _held(integral, field) if held else _points(integral, field, most, buckets)
 
 
 #: Field → what a chart of it is called, and the unit: amounts are drawn as rates.
@@ -357,19 +360,30 @@ CHARTS = {
 }
 
 
-def _points(
-    integral: Integral, field: str, columns: CounterColumns, most: int, buckets: int
-) -> list[tuple[int, float]]:
-    average, late = field in AVERAGES, integral.late_ns or 0
+def _rates(integral: Integral, field: str) -> Iterator[tuple[int, int, float]]:
+    """Start, end, and the average or the amount a second."""
+    columns, late = integral.columns, integral.late_ns or 0
+    average, values = field in AVERAGES, columns.column(field)
+    assert values is not None
+    for start, end, value in zip(columns.start, columns.end, values, strict=True):
+        yield start - late, end - late, value if average else value * 1e9 / max(1, end - start)
+
+
+def _held(integral: Integral, field: str) -> list[tuple[int, float]]:
+    points: list[tuple[int, float]] = []
+    last = None
+    for start, end, value in _rates(integral, field):
+        if last is not None and start > last:
+            points.append((last, nan))
+        points.append((start, value))
+        last = end
+    return points if last is None else [*points, (last, nan)]
+
+
+def _points(integral: Integral, field: str, most: int, buckets: int) -> list[tuple[int, float]]:
+    columns, average, late = integral.columns, field in AVERAGES, integral.late_ns or 0
     if len(columns) <= most:
-        values = columns.column(field)
-        assert values is not None
-        rows = zip(columns.start, columns.end, values, strict=True)
-        known = ((start, end, value) for start, end, value in rows if value == value)
-        return [
-            ((start + end) // 2 - late, float(value) if average else value * 1e9 / max(1, end - start))
-            for start, end, value in known
-        ]
+        return [((start + end) // 2, value) for start, end, value in _rates(integral, field) if value == value]
     begin, length = columns.start[0] - late, columns.end[-1] - columns.start[0]
     points = []
     for number in range(buckets):

@@ -28,6 +28,7 @@ _EXPLAINS = {
         "anomalies",
     ),
     "slow_links": ("exposed_collectives",),
+    "devices_take_turns": ("starved", "synchronising_call", "launch_bound", "imbalance", "nothing_to_gain"),
 }
 _NOTES = (
     *("anomalies", "damaged_in_part", "capture_off_in_part", "data_lost", "untimed", "left_out", "ambiguous"),

@@ -7,6 +7,7 @@ from .._records.records import BUDGET, NO_GPU, NOT_USED
 from .._runtime.text import count_text, one_line, percent_text, sentence, time_text
 from ..session import Session
 from ..session._builder import ENDED_EARLY
+from ..session._unrecorded import ended_text
 from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
@@ -35,7 +36,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
     reasons = _losses(session)
     if not reasons and session.meta.get("complete") is False and not processes_of(session):
-        reasons = ["the program was killed or still runs, and nothing of it was written until then"]
+        reasons = [f"{ended_text(session.meta)}, and nothing of its work was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
     without = [NOT_USED if one.get("state") == "armed" else one.get("reason") or idle for one in captures]
     tool = session.meta.get("imported_from")
@@ -131,7 +132,11 @@ _ADVICE = {
     "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
     "quota": "Free space within your quota, or give -o a place on another disk.",
     "closed its descriptor": "Leave descriptors alone that the program has not opened, or record with --live.",
-    "killed": "Let the program end, or end it with SIGTERM: then the file is complete.",
+    **dict.fromkeys(
+        ("killed", "ended by"),
+        "If somebody kills it, let it be SIGTERM, with which it ends its file. If it crashes, "
+        "`gpusense run -X faulthandler …` says where.",
+    ),
 }
 _OF_THE_TOOL = (
     "Let that tool record the GPU, too: ProfilerActivity.CUDA in torch.profiler, nsys profile --trace=cuda,nvtx."

@@ -46,6 +46,7 @@ class BlockOperation(NamedTuple):
     device_ns: int | None = None  # the device's streams were in the passes that it timed; None where it timed none
     device_count: int = 0  # how many that were
     device_at_most: int = 0  # and of how many of them it is a bound, because a stream was idle at an end
+    open_count: int = 0  # passes that did not end: they count as far as is known, and times are at least what they seem
 
 
 class TraceSummary(NamedTuple):
@@ -64,13 +65,12 @@ class TraceSummary(NamedTuple):
     @classmethod
     def of(cls, session: Session) -> "TraceSummary":
         """Statistics of blocks and totals of a session."""
-        facts = session.once(Facts)
-        root = facts.blocks
+        root = session.once(Facts).blocks
         times, seen = root.times, root.gpu_seen
         rows = sorted(session.once(block_operations), key=lambda row: -row.total_ns)
         return cls(
             operations=tuple(rows),
-            wall_ns=facts.window_ns if session.duration_ns is not None else None,
+            wall_ns=_length(session),
             gpu_busy_ns=sum(row.busy_ns for row in session.busy) if seen else None,
             gpu_ns=times.kernel_ns,
             transfer_ns=times.transfer_ns,
@@ -79,6 +79,10 @@ class TraceSummary(NamedTuple):
             reason=session.meta.get("reason", ""),
             observed_share=share_of_time(session, "observed"),
         )
+
+    def later(self, session: Session) -> "TraceSummary":
+        """The same of a session in which nothing but time has passed since."""
+        return self._replace(wall_ns=_length(session), observed_share=share_of_time(session, "observed"))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("\n".join([*tables.lines(self.operations), self._totals()]))
@@ -121,7 +125,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
         no_memory = "no allocation was seen, or so many that some were only summed"
     why = cache(partial(why_unknown, session))
     for node, times in nodes:
-        if not times.passes or times.total_ns is None:
+        if not times.passes:
             continue
         allocated, peak = memory[node.path] if memory is not None else (None, None)
         reasons = {mine: why(field) for mine, field in _FIELDS.items() if getattr(times, field) is None}
@@ -131,7 +135,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             name=node.name,
             path=node.path,
             count=times.passes,
-            total_ns=times.total_ns,
+            total_ns=times.total_ns or 0,
             avg_ns=times.avg_ns or 0.0,
             min_ns=times.min_ns or 0,
             max_ns=times.max_ns or 0,
@@ -147,7 +151,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             memory_allocated_bytes=allocated,
             memory_peak_bytes=peak,
             memory_source="CUPTI allocation records" if memory is not None else None,
-            utilization_percent=_utilization(times.kernel_ns, times.total_ns),
+            utilization_percent=_utilization(times.kernel_ns, times.total_ns or 0),
             attributes=node.attributes,
             reasons=tuple(reasons.items()),
             own_ns=times.own_ns,
@@ -156,6 +160,7 @@ def _rows(session: Session) -> Iterator[BlockOperation]:
             device_ns=times.device_ns,
             device_count=times.device_passes,
             device_at_most=times.device_at_most,
+            open_count=times.open_passes,
         )
 
 
@@ -176,6 +181,10 @@ _FIELDS = {
 
 def _utilization(kernel_ns: int | None, total_ns: int) -> float | None:
     return min(100.0, 100.0 * kernel_ns / total_ns) if kernel_ns is not None and total_ns else None
+
+
+def _length(session: Session) -> int | None:
+    return session.once(Facts).window_ns if session.duration_ns is not None else None
 
 
 def share_of_time(session: Session, name: str) -> float | None:

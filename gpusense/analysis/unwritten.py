@@ -5,6 +5,7 @@ from typing import Any
 from .._records.records import Counters
 from .._runtime.text import count_text, size_text
 from ..session import Session
+from ..session._unrecorded import ENDED_BY
 
 #: Gaps a sample that change no figure of a report; the session's meta counts them, too.
 FEW_GAPS = 0.01
@@ -54,9 +55,27 @@ def notes_of(session: Session) -> list[str]:
     found = [str(note) for note in session.meta.get("missing") or ()]
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
-        found += [f"{one.get('root')}: {note}" for note in one.get("notes") or ()]
-    found += sampling_notes(session)
-    return found + ([] if processes else [str(note) for note in session.meta.get("notes") or ()])
+        found += [f"{one.get('root')}: {note}" for note in (*_ended(one), *(one.get("notes") or ()))]
+    found += [*sampling_notes(session), *timing_notes(session)]
+    return found + ([] if processes else [*_ended(session.meta), *map(str, session.meta.get("notes") or ())])
+
+
+#: What may have sent the signal, or what to do about it.
+_SIGNALS = {
+    "SIGKILL": "sent by somebody, or by a system that is short of memory",
+    **dict.fromkeys(
+        ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"), "a crash: gpusense run -X faulthandler says where"
+    ),
+}
+
+
+def _ended(meta: dict[str, Any]) -> list[str]:
+    """How a program ended that had no say in it."""
+    how = meta.get(ENDED_BY)
+    if not isinstance(how, str):
+        return []
+    more = f", {_SIGNALS[how]}" if how in _SIGNALS else ""
+    return [f"the program ended by {how}{more}; what it did in its last moments may be missing"]
 
 
 def sampling_notes(session: Session) -> list[str]:
@@ -76,6 +95,17 @@ def sampling_notes(session: Session) -> list[str]:
             if gaps > FEW_GAPS * (device.get("samples") or 0):
                 text = count_text(gaps, "gap")
                 notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
+    return notes
+
+
+def timing_notes(session: Session) -> list[str]:
+    """Why hardware events that were asked for do not time the work, or why that is not known."""
+    capture = session.meta.get("capture") or {}
+    notes = []
+    for who, one in {"": capture, **capture}.items():
+        if isinstance(one, dict) and one.get("hardware_events", True) is not True:
+            what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
+            notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
     return notes
 
 

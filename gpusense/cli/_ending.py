@@ -17,6 +17,7 @@ from .._runtime.text import count_text, one_line, terminal, time_text
 from .._tracing import run
 from .._tracing.select import possible
 from ..backends.cupti import injection
+from ..session._unrecorded import ENDED_BY
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
@@ -28,10 +29,8 @@ _READ_S = 10.0  # that reading the sessions of processes which the program start
 _SILENT_S = 1.0  # that working out the answer may take without a word
 _MOST_NAMED = 3  # programs that are not recorded
 _ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
-_WITHOUT_A_WORD = "the program ended by a signal, a crash or exec; what it did in its last moments may be missing"
 _IN_MEMORY = (
-    "gpusense: Nothing is kept of this run: the program ended by a signal, a crash or exec, and --live keeps records "
-    "only in its memory.\n"
+    "gpusense: Nothing is kept of this run: the program ended by %s, and --live keeps records only in its memory.\n"
 )
 
 
@@ -111,13 +110,13 @@ class Ending:
             if self.interrupted:
                 _remember_the_interrupt()
 
-    def afterwards(self) -> None:
+    def afterwards(self, status: int | None) -> None:
         """In another process, once the program's has ended: the answer, unless it was given there."""
         folder = self.folder
         if folder is None or not os.path.isdir(folder.path) or os.path.exists(os.path.join(folder.path, _ANSWERED)):
             return
         try:
-            self._write(self._from_the_file())
+            self._write(self._from_the_file(_ended_by(status)))
             if folder.kept:
                 prune()
         except Exception as error:  # noqa: BLE001 - nothing else can say it
@@ -126,15 +125,19 @@ class Ending:
             if not folder.kept:
                 folder.remove()
 
-    def _from_the_file(self) -> str:
+    def _from_the_file(self, how: str) -> str:
         from ..session import load
+        from ..session._writer import add_meta
 
-        path = self.session_file()
+        path, facts = self.session_file(), {"program_end_ns": now_ns(), ENDED_BY: how}
         if path is None or not os.path.exists(path):
-            return "" if self._quiet else _IN_MEMORY
+            return "" if self._quiet else _IN_MEMORY % how
+        try:
+            add_meta(path, facts)  # for whoever reads it later
+        except (OSError, GpuSenseError):
+            pass
         session = load(path, each_block=self._otlp is not None)
-        session.meta.setdefault("program_end_ns", now_ns())
-        session.meta["notes"] = [*session.meta.get("notes", ()), _WITHOUT_A_WORD]
+        session.meta.update(facts)
         self.spans = Spans.of(self._otlp, live=False)
         return self._said_of(session)
 
@@ -229,6 +232,20 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except (OSError, ValueError):
             pass
+
+
+def _ended_by(status: int | None) -> str:
+    """What ended a program that had no say in it: "SIGKILL"."""
+    import signal
+
+    if status is None:
+        return "a signal, a crash or exec"
+    if not os.WIFSIGNALED(status):
+        return "exec, or by the C library's _exit"
+    try:
+        return signal.Signals(os.WTERMSIG(status)).name
+    except ValueError:  # of real time
+        return f"SIG{os.WTERMSIG(status)}"
 
 
 def _remember_the_interrupt() -> None:

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from .. import get_tracer
+from .._capture.identity import rank_and_world
 from .._records.records import Unavailable
 from .._runtime import import_hook, log
 from .._tracing import run
@@ -48,7 +49,7 @@ def instrument(tracer: Any = None) -> bool | Unavailable:
     tracer.recorder.absent_sources.pop("nccl", None)
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
-    source = NcclSource(found, os.environ.get(run.VARIABLE))
+    source = NcclSource(found, os.environ.get(run.VARIABLE), rank_and_world()[0])
     tracer.add_source(source)
     tracer.add_watcher(source.poll)
     return True

@@ -26,7 +26,7 @@ class _Column(NamedTuple):
 _COLUMNS = (
     _Column("total", "total_ns", 9),
     _Column("own", "own_ns", 9),
-    _Column("calls", "passes", 8),
+    _Column("calls", "passes", 9),
     _Column("avg", "avg_ns", 9),
     _Column("p50", "median_ns", 9),
     _Column("p95", "p95_ns", 9),
@@ -40,6 +40,9 @@ _COLUMNS = (
     _Column("waits", "wait_ns", 9),
     _Column("host", "host_ns", 9),
 )
+#: What would be more, had all passes been recorded; and if a pass had gone on that did not end.
+_SUMS = frozenset({"total_ns", "own_ns", "passes"})
+_GROWS = frozenset({"total_ns", "own_ns", "avg_ns", "median_ns", "p95_ns", "max_ns", "host_ns"})
 #: On the page alone: what the hardware counted, as :class:`~gpusense.analysis.counters.BlockShares` has it.
 _COUNTED = (
     _Column("SM", "sm_active_percent", 7),
@@ -102,7 +105,7 @@ def lines(session: Session, root: BlockNode, width: int, most: int, why: bool = 
         yield from _owners(node, shown, indent)
     if len(nodes) > most:
         yield f"… and {count_text(len(nodes) - most, 'more block')}"
-    yield from _left_out(session)
+    yield from _left_out(session, root)
     yield from _reasons(session, unknown) if why else ()
 
 
@@ -120,7 +123,7 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
     groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in (*known, *heads))]
     table = {
         "title": "Blocks",
-        "note": "; ".join(("own: without blocks inside", *_left_out(session), *_reasons(session, unknown))),
+        "note": "; ".join(("own: without blocks inside", *_left_out(session, root), *_reasons(session, unknown))),
         "heads": ("Block", *(column.head for column in (*known, *heads))),
         "hints": ("", *(_HINTS.get(column.field, "") for column in (*known, *heads))),
         "groups": (("", 1), *groups),
@@ -184,10 +187,13 @@ def _fitting(columns: list[_Column], width: int) -> list[_Column]:
     return shown
 
 
-def _left_out(session: Session) -> Iterator[str]:
-    """Why no figure is that of all passes, where some are not recorded."""
+def _left_out(session: Session, root: BlockNode) -> Iterator[str]:
+    """Why figures are bounds: passes that are not recorded, or did not end."""
     if count := _unrecorded(session):
-        yield f"≥: {count_text(count, 'block', 'blocks')} or more could not be recorded"
+        yield f"≥: {count_text(count, 'block')} or more could not be recorded"
+    if count := sum(node.open_passes for _, node in root.walk()):
+        has, counts = ("has", "counts") if count == 1 else ("have", "count")
+        yield f"≥: {count_text(count, 'block')} {has} no end, and {counts} as far as is known"
 
 
 def _unrecorded(session: Session) -> int:
@@ -196,13 +202,13 @@ def _unrecorded(session: Session) -> int:
 
 def _cell(column: _Column, row: BlockTimes, session: Session) -> str:
     value = getattr(row, column.field)
-    if value is None or (column.field == "passes" and not value):
+    if value is None or (column.field == "passes" and not value) or (column.field == "std_ns" and row.open_passes):
         return UNKNOWN
+    at_least = (row.open_passes and column.field in _GROWS) or (column.field in _SUMS and _unrecorded(session))
+    sign = "≥" if at_least else "≤" if column.field == "device_ns" and row.device_at_most else ""
     if column.field in ("passes", "kernels"):
-        return f"{'≥ ' if column.field == 'passes' and _unrecorded(session) else ''}{value:,}"
-    if column.field == "device_ns" and row.device_at_most:
-        return f"≤{time_text(value)}"
-    return size_text(value) if column.field == "transfer_bytes" else time_text(value)
+        return f"{sign}{value:,}"
+    return sign + (size_text(value) if column.field == "transfer_bytes" else time_text(value))
 
 
 def _owners(node: BlockNode, shown: list[_Column], indent: str) -> Iterator[str]:

@@ -13,13 +13,14 @@ from ..analysis.figures import FIGURES
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
-from ..analysis.ranks import shown_text
+from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
+from ..session._unrecorded import ended_text
 from . import identity
 from .blocks import lines as block_lines
 from .divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text, steps_text
@@ -206,7 +207,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
 
 def _notes(session: Session) -> list[str]:
     """All that the session notes of itself, those of the processes it was merged of included."""
-    return [*notes_of(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
+    merged = map(str, session.meta.get("notes") or () if _processes(session) else ())
+    return [*notes_of(session), *merged, *notes_on(session)]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:
@@ -240,8 +242,8 @@ def _counters(session: Session) -> str:
         parts.append(f"damage: {one_line(str(damage[0]))}" + (f" and {len(damage) - 1} more" if damage[1:] else ""))
     parts += unwritten(session)
     parts += [untimed_text(session)] if untimed(session) else []
-    if session.meta.get("complete") is False:
-        parts.append("the program was killed or still runs")
+    if ended := ended_text(session.meta):
+        parts.append(ended)
     return f"records: {', '.join(parts)}" if session.counters.seen or len(parts) > 1 else ""
 
 

@@ -69,6 +69,10 @@ class Builder:
     def records(self) -> list[Record]:
         return self._session.records
 
+    @property
+    def metrics(self) -> list[GpuMetrics]:
+        return self._session.metrics
+
     def take(self, chunk: file.Chunk) -> bool:
         """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""
         into = self._session

@@ -173,6 +173,13 @@ class Reader:
             payload = self._payload(at, flags, stored, length, checksum) if kind in kinds else None
             yield Chunk(kind, at, sequence, payload) if payload is not None else None, _behind(at, stored)
 
+    def end(self) -> tuple[int, int]:
+        """Where one more chunk would begin, and its number; looks at headers alone."""
+        offset, number = FILE_HEADER.size, 0
+        for at, _, _, stored, _, sequence, _ in self._headers(note=False):
+            offset, number = _behind(at, stored), sequence + 1
+        return offset, number
+
     def _check_header(self) -> tuple[tuple[int, int], bool]:
         head = self._file.read(FILE_HEADER.size)
         if len(head) == FILE_HEADER.size:

@@ -14,6 +14,7 @@ from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, GpuM
 from .._records.work import WorkKind, WorkTable
 from .._runtime.errors import SessionError
 from ._session import Session
+from ._unrecorded import ENDED_BY, ended_text
 
 PROCESS_SHIFT = 40
 #: Of ``meta``: kept where every session says the same.
@@ -47,7 +48,7 @@ def merged(sessions: Sequence[Session]) -> Session:
         hangs.extend(move.hang(found) for found in session.meta.get("hang") or ())
         processes.extend(_processes(session, move.root))
         if session.meta.get("complete") is False and move.root:
-            killed.append(f"{move.root}: the program was killed or still runs")
+            killed.append(f"{move.root}: {ended_text(session.meta)}")
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
         work.join(session.work, move.kind, move.path)
@@ -191,7 +192,7 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    known = ("notes", "imported_from", "step_block", "figures")
+    known = ("notes", "imported_from", "step_block", "figures", ENDED_BY)
     more: dict[str, Any] = {name: session.meta[name] for name in known if session.meta.get(name)}
     return [{"root": root, **{name: session.meta.get(name) for name in names}, **more}]
 

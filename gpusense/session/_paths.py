@@ -37,7 +37,7 @@ def kept_until_whole(path: str) -> Iterator[tuple[int, bool]]:
 def _both(path: str, beside: str) -> tuple[int, int]:
     """Descriptors of the old file, claimed and seen to be the user's own, and of the new one."""
     try:
-        old = _claimed(os.open(path, _FLAGS), path)
+        old = claim(path)
         try:
             _make_private(old)
             return old, os.open(beside, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
@@ -84,6 +84,11 @@ def create(path: str) -> int:
         raise SessionError(f"{path!r}: {error}") from None
 
 
+def claim(path: str) -> int:
+    """A descriptor of a file that is there; ``SessionError`` where another process writes it."""
+    return _claimed(os.open(path, _FLAGS), path)
+
+
 def _claimed(fd: int, path: str) -> int:
     """``fd``, which nobody else may write now: ranks that are given one path would overwrite each other's chunks."""
     try:
@@ -124,7 +129,7 @@ def released(fd: int) -> None:
 
 def _overwrite(path: str) -> int:
     _holds_a_session(path)
-    fd = _claimed(os.open(path, _FLAGS), path)
+    fd = claim(path)
     try:
         _make_private(fd)
         os.ftruncate(fd, 0)

@@ -22,7 +22,7 @@ from ._block_chunks import unpacked
 from ._builder import Builder, rows_left_out
 from ._paths import is_written
 from ._session import Session
-from ._unrecorded import Unrecorded, open_at_end
+from ._unrecorded import ENDED_BY, Unrecorded, open_at_end
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
@@ -216,11 +216,19 @@ class Replay:
 
     def finish_blocks(self) -> None:
         """Those of which the file has the beginning alone, or both ends and no record."""
-        found = self.unrecorded.records(self.until_ns) if self.unrecorded is not None else []
+        found = self.unrecorded.records(self._last_known_ns()) if self.unrecorded is not None else []
         self.pipeline.record(found)
-        count = sum(record.attributes is not None for record in found)
-        if count:
-            self.builder.meta.setdefault("notes", []).append(open_at_end(count))
+        paths = [record.path for record in found if record.attributes is not None]
+        if paths:
+            self.builder.meta.setdefault("notes", []).append(open_at_end(paths))
+
+    def _last_known_ns(self) -> int:
+        """So long the program worked at least, of what is in the file beside its blocks."""
+        meta, metrics = self.builder.meta, self.builder.metrics
+        killed = str(meta.get(ENDED_BY)).startswith("SIG")  # in the middle of what it did, and not at an exec before
+        end = meta.get("program_end_ns") if killed else None
+        sampled = metrics[-1].time_ns if metrics else 0
+        return max(end if type(end) is int else 0, sampled, max(self.pipeline.work.end, default=0))
 
 
 def _boundary(row: Any) -> tuple[Boundary, int | None, int | None]:

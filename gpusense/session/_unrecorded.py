@@ -1,16 +1,31 @@
 """Blocks of a file that ended early whose boundaries are in it and whose records are not: open when the program was
 killed, or closed when no more could be written. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from .._records.records import OPEN_AT_END, BlockRecord, Path
-from .._runtime.text import count_text
+from .._runtime.text import count_text, one_line
+
+#: In ``meta``: what ended a program that could not end its file, as "SIGKILL", where somebody looked.
+ENDED_BY = "ended_by"
+_NAME, _PATH = 40, 160  # longest
 
 
-def open_at_end(count: int) -> str:
-    """Says of ``count`` blocks that they have the attribute :data:`OPEN_AT_END`."""
-    was = "open when recording ended, and"
-    return f"{count_text(count, f'block was {was} counts', f'blocks were {was} count')} up to then"
+def open_at_end(paths: Sequence[Path]) -> str:
+    """Says of blocks that they have the attribute :data:`OPEN_AT_END`; the last is that which began last."""
+    last = one_line(" › ".join(one_line(name, _NAME) for name in paths[-1]), _PATH)
+    which = "" if len(paths) == 1 else " at last"
+    has, their = ("has", "its time is") if len(paths) == 1 else ("have", "their times are")
+    return f"{count_text(len(paths), 'block')} {has} no end,{which} “{last}”: {their} at least what is shown"
+
+
+def ended_text(meta: Mapping[str, Any]) -> str:
+    """How a program ended that could not end its file; "" where it did."""
+    if meta.get("complete") is not False:
+        return ""
+    how = meta.get(ENDED_BY)
+    return f"the program ended by {how}" if how else "the program was killed or still runs"
 
 
 class Unrecorded:
@@ -42,8 +57,8 @@ class Unrecorded:
             self._last_ns = max(self._last_ns, record.end_ns)
 
     def records(self, end_ns: int) -> list[BlockRecord]:
-        """A block that was open ends with the last that is known, ``end_ns`` or the file's last boundary, and has the
-        attribute :data:`OPEN_AT_END`."""
+        """In the order in which they began. A block that was open ends with the last that is known, ``end_ns`` or the
+        file's last boundary, and has the attribute :data:`OPEN_AT_END`."""
         last = max(self._last_ns, end_ns)
         return [
             BlockRecord(

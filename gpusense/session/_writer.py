@@ -11,7 +11,7 @@ from .._records.records import BlockRecord, Record
 from .._runtime.clock import now_ns
 from .._runtime.process import file_of
 from . import _format as file
-from ._paths import create, released
+from ._paths import claim, create, released
 
 DEFAULT_MAX_BYTES = 1 << 30
 ROWS_PER_CHUNK = 4096
@@ -72,17 +72,13 @@ class Writer:
             stored = _deflate(parts) if compress else b"".join(parts)
         except MemoryError:
             return self._drop(length)
-        flags = file.COMPRESSED if compress else 0
         checksum = _checksum(stored)
-        padding = bytes(-len(stored) % 8)
         with self._lock:
-            size = file.HEADER_SIZE + len(stored) + len(padding)
+            size = file.HEADER_SIZE + len(stored) + -len(stored) % 8
             if self._is_over(kind, self._held_bytes + size):
                 self.bytes_dropped += length
                 return False
-            header = file.HEADER.pack(file.MARKER, kind, flags, len(stored), length, self._sequence, checksum)
-            own = zlib.crc32(header).to_bytes(4, "little")
-            self._held.append((b"".join((header, own, stored, padding)), length))
+            self._held.append((_chunk(kind, stored, compress, length, self._sequence, checksum), length))
             self._held_bytes += size
             self._sequence += 1
             return (hold and self._held_bytes < _MOST_HELD) or self._write_held()
@@ -189,6 +185,12 @@ class Writer:
         except OSError as error:
             self.failure = self.failure or str(error)
 
+    def forget_in_child(self) -> None:
+        """The file is the parent's; a child that keeps it open would claim it beyond the parent's end."""
+        fd, self._fd = self._fd, None
+        if fd is not None and file_of(fd) == self._identity:
+            os.close(fd)
+
     def _refuses(self, kind: int, length: int) -> bool:
         if os.getpid() != self._pid:  # first: the lock may be held for ever in a forked child
             return True
@@ -246,6 +248,26 @@ class Writer:
             os.lseek(self._fd, self.size_bytes, os.SEEK_SET)
         except OSError:
             pass
+
+
+def add_meta(path: str, facts: dict[str, Any]) -> None:
+    """Has the file of a program that could not end it say ``facts``, too. Raises ``SessionError`` or ``OSError``."""
+    fd = claim(path)
+    try:
+        with file.Reader(path) as reader:
+            offset, number = reader.end()
+        payload = dumps(plain(facts)).encode("ascii")
+        os.ftruncate(fd, offset)
+        os.lseek(fd, offset, os.SEEK_SET)
+        os.write(fd, _chunk(file.META, payload, False, len(payload), number, _checksum(payload)))
+    finally:
+        os.close(fd)
+
+
+def _chunk(kind: int, stored: bytes, compressed: bool, length: int, sequence: int, checksum: int) -> bytes:
+    flags = file.COMPRESSED if compressed else 0
+    header = file.HEADER.pack(file.MARKER, kind, flags, len(stored), length, sequence, checksum)
+    return b"".join((header, zlib.crc32(header).to_bytes(4, "little"), stored, bytes(-len(stored) % 8)))
 
 
 def _checksum(data: bytes) -> int:

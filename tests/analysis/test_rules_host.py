@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.sessions import H100, MS, US, alloc, compute, copy, kernel, session, sync
+from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, session, sync
 
 from gpusense.analysis.findings import findings, verdict
 from gpusense.session import merge
@@ -163,6 +163,58 @@ def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
         loop.kernels(3, 3 * MS, 0)
         loop.at += 60 * MS if step in slow else 0
     assert [one.kind for one in findings(loop.session()) if one.share] == kinds
+
+
+def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
+    """Training that waits before some steps, in a block: ``waits`` gives milliseconds by the step's number."""
+    loop, blocks = Loop(), []
+    for step in range(steps):
+        loop.kernels(3, 3 * MS, 0)
+        start, known = loop.at, {"torch.loader.workers": workers, "torch.loader.batch": step % epoch}
+        loop.at += waits(step) * MS
+        blocks += [
+            block(["DataLoader"], start, loop.at if name == "DataLoader" else start + US, attributes=known),
+            *([block([name], start + US, loop.at)] if name not in ("", "DataLoader") else []),
+        ]
+        loop.copy("cpu_to_gpu", 1 << 24, MS)
+    loop.records += blocks
+    return verdict(loop.session())
+
+
+def test_of_a_loader_that_cannot_keep_up_it_says_so_and_how_many_workers_there_are():
+    found = loading(lambda step: 60 * (step % 4 == 3))
+    assert found.kind == "starved"
+    assert found.where == "DataLoader"
+    assert found.title.startswith(
+        "The DataLoader's 4 workers cannot keep up: every 4 steps GPU 0 is idle for 60.0 ms longer than usual, 60 %"
+    )
+    assert "Of this time the host spent 100 % in “DataLoader”." in found.evidence
+    assert any("There are as many workers" in line for line in found.evidence)
+    assert found.fix.startswith("Use more workers")
+    now_and_then = loading(lambda step: 200 * (step in (11, 30, 37, 61, 88)))
+    assert now_and_then.title.startswith("The DataLoader's 4 workers cannot keep up: in 5 of ")
+    assert not any("as many workers" in line for line in now_and_then.evidence)
+    every_step = loading(lambda step: 20, workers=0)
+    assert every_step.kind == "starved"
+    assert "The DataLoader has no workers, so the main thread makes each batch." in every_step.evidence
+    assert every_step.fix.startswith("Use workers (DataLoader's num_workers)")
+
+
+def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
+    found = loading(lambda step: 400 * (step % 20 == 0), epoch=20)
+    assert found.title.startswith("The first batch of an epoch takes the DataLoader long: every 20 steps GPU 0 is idle")
+    assert "persistent_workers=True" in found.fix
+
+
+@pytest.mark.parametrize("name", ["save", ""])
+def test_what_happens_as_often_as_there_are_workers_need_not_be_theirs(name):
+    found = loading(lambda step: 60 * (step % 4 == 3), name=name)
+    assert found.kind == "periodic_stall"
+    inside = f" in “{name}”" * bool(name)
+    assert found.title.startswith(f"Every 4 steps GPU 0 is idle for 60.0 ms longer than usual{inside}, ")
+    assert "saving" in found.fix
+    assert not any("orkers" in text for text in (found.title, *found.evidence))
+    assert ("Of this time the host spent 100 % in “save”." in found.evidence) == bool(name)
 
 
 def saving(every, steps, last=True):

@@ -415,20 +415,27 @@ def test_doctor_as_text(capsys, monkeypatch):
 def test_doctor_says_which_levels_of_measuring_a_card_has(monkeypatch):
     from gpusense.backends.cupti.counters import host, permission
 
-    def levels(capability, refused=None, **absent):
+    def levels(capability, refused=None, version=None, **absent):
         card = gpusense.DeviceInfo(0, "card", "nvidia", "nvml", compute_capability=capability)
         monkeypatch.setattr(doctor, "devices", lambda checks: ((card,), ()))
         monkeypatch.setattr(permission, "refusal", lambda: refused)
         monkeypatch.setattr(host, "open_api", lambda: "functions")
         checks = [doctor.Check(name, name not in absent, absent.get(name, "")) for name in ("cuda", "nvml", "cupti")]
+        checks[-1] = checks[-1]._replace(version=version)
         return {row.name: (row.available, row.reason) for row in doctor.levels(checks)}
 
-    assert [available for available, _ in levels((9, 0)).values()] == [True, True, True]
+    assert [available for available, _ in levels((10, 0)).values()] == [True] * 4
+    hopper = levels((9, 0))
+    assert [name for name, (available, _) in hopper.items() if not available] == ["hardware events"]
+    assert "Blackwell" in hopper["hardware events"][1]
     ampere = levels((8, 0), refused=gpusense.Unavailable("counters", "for administrators", "as root"))
     assert ampere["averages"] == (False, "device averages of SMs, tensor cores and memory come with Hopper")
     assert ampere["counters"] == (False, "for administrators")
     assert levels((7, 0))["counters"][0] is False
-    assert levels((9, 0), cupti="no libcupti")["counters"] == (False, "no libcupti")
+    assert levels((10, 0), version="13.4 (130401)")["hardware events"][0] is True
+    assert "this one is 130001" in levels((10, 0), version="13.0 (130001)")["hardware events"][1]
+    for name in ("counters", "hardware events"):
+        assert levels((10, 0), cupti="no libcupti")[name] == (False, "no libcupti")
     assert levels((9, 0), cuda="no driver", nvml="no driver") == {}, "a laptop is told nothing of it"
 
 

@@ -211,7 +211,16 @@ def test_exit_from_under_everything(tmp_path, live):
     assert session.meta["complete"] is True
     (block,) = session.blocks
     assert (session.meta["exit_code"], block.name, block.attributes) == (9, "last", {"open_at_end": True})
-    assert "1 block was open when recording ended, and counts up to then." in done.stderr
+    assert "1 block has no end, “last”: its time is at least what is shown." in done.stderr
+
+
+def named(how):
+    """What ended a program, as the answer says it where the program's parent has not asked yet."""
+    return {
+        "exec": "exec, or by the C library's _exit; what it did",
+        "6": "SIGABRT, a crash: gpusense run -X faulthandler says where",
+        "9": "SIGKILL, sent by somebody, or by a system that is short of memory",
+    }[how]
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process can wait for its children alone")
@@ -230,13 +239,20 @@ def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
     for how, ended in (("exec", 0), (str(int(signal.SIGABRT)), -signal.SIGABRT)):
         done = traced("--no-keep", name, how, cwd=tmp_path, TMPDIR=str(tmp_path))
         assert (done.returncode, done.stdout) == (ended, "alone\n")
-        assert done.stderr.count("The program ended by a signal, a crash or exec; what it did") == 1
-        assert "1 block was open when recording ended, and counts up to then." in done.stderr
+        said = " ".join(done.stderr.split())
+        assert said.count(f"The program ended by {named(how)}") == 1
+        assert "1 block has no end, “last”: its time is at least what is shown." in said
         assert "records: 2 listed" in done.stderr
         assert [path.name for path in tmp_path.iterdir()] == [name]
     done = traced("-o", "page.html", "--quiet", name, "9", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    assert "<p class='note'>The program ended by a signal, a crash or exec; " in (tmp_path / "page.html").read_text()
+    assert f"<p class='note'>The program ended by {named('9')}" in (tmp_path / "page.html").read_text()
+    done = traced("-o", "kept.gpusense", "--quiet", name, "9", cwd=tmp_path)
+    session = load(tmp_path / "kept.gpusense")
+    (block,) = session.blocks
+    assert (session.meta["complete"], session.meta["damage"]) == (False, [])
+    assert session.meta["ended_by"] == "SIGKILL"  # it was inside to the end, which its own chunks do not say
+    assert session.meta["program_end_ns"] == block.end_ns >= block.start_ns + 10**9
     done = traced("--live", "-o", "s.gpusense", name, "9", cwd=tmp_path)
     assert done.stderr.startswith("gpusense: Nothing is kept of this run: ")
     assert not (tmp_path / "s.gpusense").exists()

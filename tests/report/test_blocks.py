@@ -6,6 +6,8 @@ import json
 import pytest
 from support.sessions import HOSTILE, MS, block, kernel, session, training
 
+from gpusense._records.records import OPEN_AT_END
+from gpusense._runtime import tables
 from gpusense.analysis.blocks import block_tree
 from gpusense.report import blocks, text
 from gpusense.report.html.data import page_data
@@ -109,8 +111,31 @@ def test_where_blocks_were_left_out_no_count_is_that_of_all():
     assert not any("≥" in row for row in of(run))
     run.counters = run.counters._replace(shed_blocks=3)
     _, *rows, told = of(run)
-    assert [row.split("≥ ")[1].split()[0] for row in rows] == ["1", "4", "4", "4", "4"]
+    assert [[cell[0] for cell in row.split()].count("≥") for row in rows] == [3] * 5
+    assert [row.split("≥")[3].split()[0] for row in rows] == ["1", "4", "4", "4", "4"]
     assert told == "≥: 3 blocks or more could not be recorded"
     (table,) = blocks.tables(run, block_tree(run), lambda _: None)
     assert told in table["note"]
-    assert [row[3] for row in table["rows"]] == ["≥ 1", *["≥ 4"] * 4]
+    assert [row[3] for row in table["rows"]] == ["≥1", *["≥4"] * 4]
+
+
+def test_times_of_a_block_that_has_no_end_are_bounds():
+    left = [
+        block(("fit",), 0, 40 * MS),
+        block(("fit", "step"), 30 * MS, 40 * MS, number=5, parent=1),
+        block(("fit", "step", "load"), 40 * MS, 40 * MS, number=6, parent=5),
+    ]
+    run = session(
+        *(block(("fit", "step"), at * 10 * MS, at * 10 * MS + 8 * MS, number=2 + at, parent=1) for at in range(3)),
+        *(one._replace(attributes={OPEN_AT_END: True}) for one in left),
+    )
+    heads, *rows, told = (line.split() for line in of(run)[:5])
+    shown = [dict(zip(heads, " ".join(row).replace(" ms", "ms").split(), strict=True)) for row in rows]
+    assert [(row["total"], row["own"], row["calls"], row["max"], row["stddev"]) for row in shown] == [
+        ("≥40.0ms", "≥6.00ms", "1", "≥40.0ms", "–"),
+        ("≥34.0ms", "≥34.0ms", "4", "≥10.0ms", "–"),
+        ("–", "–", "1", "–", "–"),  # nothing is known of it but that it began
+    ]
+    assert " ".join(told) == "≥: 3 blocks have no end, and count as far as is known"
+    assert [(row.total_ns, row.open_count) for row in run.block_table()] == [(40 * MS, 1), (34 * MS, 1), (0, 1)]
+    assert [line.split()[0][0] for line in tables.lines(run.block_table())[1:]] == ["≥", "≥", "0"]

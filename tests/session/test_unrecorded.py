@@ -20,5 +20,8 @@ def test_what_has_no_record_is_made_of_its_boundaries():
         BlockRecord("backward", 3, 1, ("step", "backward"), 160, 180, 7, {OPEN_AT_END: True}),
     ]
     assert [record.end_ns for record in blocks.records(999)] == [999, 150, 999]
-    assert open_at_end(1) == "1 block was open when recording ended, and counts up to then"
-    assert open_at_end(2) == "2 blocks were open when recording ended, and count up to then"
+    assert open_at_end([("step",)]) == "1 block has no end, “step”: its time is at least what is shown"
+    paths = [("step",), ("step", "backward")]
+    assert open_at_end(paths) == (
+        "2 blocks have no end, at last “step › backward”: their times are at least what is shown"
+    )

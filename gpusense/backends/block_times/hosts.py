@@ -24,8 +24,19 @@ class Current(NamedTuple):
     keeps: Any = None  # what keeps it alive
 
 
+class Answer:
+    """Streams that a thread launches on; none where nobody knows, or where a library failed: ``reason``. Often the very
+    object of the last time: ``here`` has what whoever asked made of it."""
+
+    __slots__ = ("here", "reason", "streams")
+
+    def __init__(self, *streams: Current, reason: str = "") -> None:
+        self.streams, self.reason = streams, reason
+        self.here: Any = None
+
+
 #: Gives the streams of one library on some devices, or on the thread's own where there are none of them.
-Ask = Callable[[Sequence[int]], Sequence[Current]]
+Ask = Callable[[Sequence[int]], Answer | None]
 Told = Callable[[], None]
 
 
@@ -36,13 +47,15 @@ class Hosts:
         self._told = leaves, arrives
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
+        self._asked: tuple[Ask, ...] = ()
+        self._nobody = Answer()
         self._imported = 0  # that the program had imported when that was last looked at
 
     def look(self) -> int:
         """Meets libraries that have been imported since; how many are known."""
         modules = len(sys.modules)
-        if modules != self._imported and len(self._known) < len(_HOSTS):
-            self._imported = modules
+        if modules != self._imported:
+            self._imported, self._nobody = modules, Answer()
             for name, meet in _HOSTS.items():
                 module = sys.modules.get(name)
                 if module is None or name in self._known:
@@ -51,6 +64,7 @@ class Hosts:
                     self._imported = 0
                 else:
                     self._known[name] = self._meet(name, meet, module)
+                    self._asked = tuple(ask for ask in self._known.values() if ask is not None)
         return len(self._known)
 
     def _meet(self, name: str, meet: "Meet", module: Any) -> Ask | None:
@@ -60,20 +74,24 @@ class Hosts:
             log.exception(f"streams of {name}", f"{name} does not say which streams it uses")
             return None
 
-    def streams(self, devices: Sequence[int]) -> Sequence[Current]:
-        """The streams that this thread launches on; none where nobody knows. Often the very object of the last time."""
+    def streams(self, devices: Sequence[int]) -> Answer:
+        """The streams that this thread launches on."""
         self.look()
-        found: Sequence[Current] = ()
-        for ask in self._known.values():
-            if ask is not None:
-                told = ask(devices)
-                found = [*found, *told] if found else told
-        return found
+        try:
+            found = [answer for ask in self._asked if (answer := ask(devices)) is not None]
+        except Exception as error:
+            if is_the_programs(error):
+                raise
+            return Answer(reason=f"{type(error).__name__}: {error}")
+        if len(found) > 1:
+            return Answer(*[stream for answer in found for stream in answer.streams])
+        return found[0] if found else self._nobody
 
     def forget(self) -> None:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
+        self._asked = ()
         self._imported = 0
 
 
@@ -96,18 +114,18 @@ def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | N
     initialised, device = torch.cuda.is_initialized, torch._C._cuda_getDevice
     patches.wrap(torch.cuda, "set_stream", lambda original: _between(original, leaves, arrives))
 
-    made: dict[tuple[int, int], tuple[Current, ...]] = {}
+    made: dict[tuple[int, int], Answer] = {}
 
-    def ask(devices: Sequence[int]) -> Sequence[Current]:
-        if not initialised():
-            return ()
+    def ask(devices: Sequence[int]) -> Answer | None:
+        if not made and not initialised():
+            return None
         if len(devices) > 1:
-            return [Current(one, stream_of(one)) for one in devices]
+            return Answer(*[Current(one, stream_of(one)) for one in devices])
         one = device()
         key = one, stream_of(one)
         if len(made) > _MOST_STREAMS:
             made.clear()
-        return made.get(key) or made.setdefault(key, (Current(*key),))
+        return made.get(key) or made.setdefault(key, Answer(Current(*key)))
 
     return ask
 
@@ -118,9 +136,9 @@ def _cupy(cupy: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask:
     for name in ("__enter__", "__exit__", "use"):
         patches.wrap(kind, name, lambda original: _between(original, leaves, arrives))
 
-    def ask(_: Sequence[int]) -> Sequence[Current]:
+    def ask(_: Sequence[int]) -> Answer:
         stream = stream_of()
-        return (Current(None, stream.ptr, stream),)
+        return Answer(Current(None, stream.ptr, stream))
 
     return ask
 

@@ -7,35 +7,28 @@ Nothing here reaches the program: what the driver refuses is the reason why a bl
 block's path.
 """
 
-import ctypes
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
 from typing import Any, NamedTuple
-from weakref import ref
 
 from ..._attribution.open_blocks import innermost
 from ..._capi.cuda_facts import count
-from ..._capi.libraries import CUDA
-from ..._capi.loading import Loaded, load
 from ..._records.protocols import OnRecords
 from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
-from ..._runtime.interrupts import is_the_programs
 from .. import cuda
 from ..cupti.synchronize import relaxed
-from .hosts import Current, Hosts, silent
-from .marks import BUSY_NS, Failed, Mark, Place
+from .hosts import Hosts, silent
+from .marks import BUSY_NS, Failed, Mark, Place, Stream, record_with
 
 #: Two marks around work on a busy stream lie further apart than it takes: 1.25 µs on one machine with an H200, 2.9 on
 #: others. The least is taken off, half of it at each, so that no time is too short.
 MARK_NS = 625
 MAX_REASONS = 1_000  # paths and reasons that are told apart
 PER_THREAD = 2  # the handle that means another stream on each thread
-#: What is open and has been left behind is looked for where there is so much.
-_SWEEP_AT = 256
 _POLL_S = 0.0005
 
 BEGAN = "CUDA came into use inside the block"
@@ -47,44 +40,40 @@ UNFINISHED = "the device had not come to the block's end as recording ended"
 
 
 class Span:
-    """One stream in one block; ``end`` None while the block's thread is on it."""
+    """One stream in one block; ``end`` None while the block's thread is on it. ``keeps`` it alive; ``own``: it is of
+    the thread's own device."""
 
-    __slots__ = ("end", "handle", "keeps", "own", "place", "start")
+    __slots__ = ("end", "keeps", "own", "start", "stream")
 
-    def __init__(self, place: Place, handle: int, keeps: Any, own: bool, start: Mark) -> None:
-        self.place, self.handle, self.keeps, self.own = place, handle, keeps, own
-        self.start = start
+    def __init__(self, stream: Stream, keeps: Any, own: bool, start: Mark) -> None:
+        self.stream, self.keeps, self.own, self.start = stream, keeps, own, start
         self.end: Mark | None = None
 
 
 class Opened:
-    """A block's spans so far; ``reason`` why there will be no time."""
+    """A block's spans so far; ``reason`` why there will be no time. ``hosts``: how many libraries were known."""
 
-    __slots__ = ("block", "hosts", "reason", "spans", "thread")
+    __slots__ = ("hosts", "reason", "spans")
 
-    def __init__(self, block: Any, thread: int, hosts: int) -> None:
-        self.block, self.thread, self.hosts = ref(block), thread, hosts
-        self.spans: dict[tuple[Place, int], Span] = {}
-        self.reason = ""
+    def __init__(self, hosts: int) -> None:
+        self.hosts, self.reason = hosts, ""
+        self.spans: list[Span] = []
 
-
-class Closed(NamedTuple):
-    """A block whose marks are to be read."""
-
-    name: str
-    path: Path
-    block_id: int
-    spans: list[Span]
+    def on(self, stream: Stream) -> Span | None:
+        """What is known of this stream."""
+        return next((span for span in self.spans if span.stream is stream), None)
 
 
-class Stream(NamedTuple):
-    """One that this thread launches on; ``own``: it is of the thread's own device."""
+#: A block whose marks are to be read: name, path, number, spans.
+Closed = tuple[str, Path, int, list[Span]]
 
-    place: Place
-    handle: int
+
+class Here(NamedTuple):
+    """A stream that this thread launches on; see :class:`Span`."""
+
+    stream: Stream
     keeps: Any
     own: bool
-    current: bool  # its context is this thread's current one
 
 
 class _Reach(NamedTuple):
@@ -107,14 +96,11 @@ class BlockTimes:
         self._on = True
         self._on_records: OnRecords | None = None
         self._api: Any = None
-        self._current_context: Any = None
+        self._record: Any = None  # see marks.Record
         self._places: dict[int, Place] = {}
         self._primary: dict[int, int] = {}  # contexts by device
         self._devices: tuple[int, ...] = ()  # with a primary context
         self._hosts = Hosts(self._leaves, self._arrives)
-        #: By current context, what a library said last, if that may be the same again, and what it came to.
-        self._told: dict[int, tuple[Sequence[Current], list[Stream]]] = {}
-        self._open: dict[int, Opened] = {}
         self._closed: deque[Closed] = deque()
         self._reading = threads.lock()
         self._untimed: dict[tuple[Path, str], int] = {}
@@ -129,41 +115,40 @@ class BlockTimes:
         """Marks its beginning."""
         if not self._on or (self._api is None and not self._look()):
             return
-        opened = self._open[block.block_id] = Opened(block, self._ident(), self._hosts.look())
-        streams = self._streams()
-        if isinstance(streams, str):
-            opened.reason = streams
-            return
-        for stream in streams:
-            place, handle = stream[:2]
-            mark = place.mark(handle) if stream.current else self._mark(place, handle)
-            if isinstance(mark, str):
-                opened.reason = mark
-            else:
-                opened.spans[place, handle] = Span(place, handle, stream.keeps, stream.own, mark)
+        hosts = self._hosts.look()
+        stream = self._hosts.streams(self._devices).here
+        mark = stream.mark_here() if stream is not None and not stream.place.gone else None
+        block.marked = opened = Opened(hosts)
+        if mark is None:
+            self._begin([opened])
+        elif isinstance(mark, str):
+            opened.reason = mark
+        else:
+            opened.spans.append(Span(stream, None, True, mark))
 
     def block_closed(self, block: Any) -> None:
         """Marks its end."""
-        opened = self._open.pop(block.block_id, None)
+        opened, block.marked = block.marked, None
         if not self._on:
             return
         if opened is None:
             if self._api is not None or self._look():
                 self._miss(block.path, BEGAN)
             return
-        reason = opened.reason or (self._ends(opened) if opened.hosts == self._hosts.look() else CAME)
+        reason = opened.reason or (self._ends(opened, block) if opened.hosts == self._hosts.look() else CAME)
         if reason:
             self._miss(block.path, reason)
-        elif opened.spans:
-            self._closed.append(Closed(block.name, block.path, block.block_id, list(opened.spans.values())))
+        else:
+            self._closed.append((block.name, block.path, block.block_id, opened.spans))
 
-    def _ends(self, opened: Opened) -> str:
+    def _ends(self, opened: Opened, block: Any) -> str:
         """Marks the end on the streams that the thread has not left; why that is not possible."""
-        for span in opened.spans.values():
+        for span in opened.spans:
             if span.end is None:
-                if span.handle == PER_THREAD and opened.thread != self._ident():
+                stream = span.stream
+                if stream.handle == PER_THREAD and block.thread != self._ident():
                     return ELSEWHERE
-                mark = self._mark(span.place, span.handle)
+                mark = stream.mark()
                 if isinstance(mark, str):
                     return mark
                 span.end = mark
@@ -176,50 +161,41 @@ class BlockTimes:
             for opened in blocks:
                 opened.reason = opened.reason or streams
             return
-        for stream in streams:
-            key = stream.place, stream.handle
+        for here in streams:
             new = []
             for opened in blocks:
-                span = opened.spans.get(key)
+                span = opened.on(here.stream)
                 if span is None:
                     new.append(opened)
                 else:
                     span.end = None
-            mark = self._mark(stream.place, stream.handle) if new else ""
+            mark = here.stream.mark() if new else ""
             for opened in new:
                 if isinstance(mark, str):
                     opened.reason = opened.reason or mark
                 else:
-                    opened.spans[key] = Span(stream.place, stream.handle, stream.keeps, stream.own, mark)
+                    opened.spans.append(Span(*here, mark))
 
     def _end(self, spans: Iterable[Span]) -> str:
         """The thread has left the one stream of ``spans``; why that could not be marked."""
         mark: Mark | str = ""
         for span in spans:
-            mark = mark or self._mark(span.place, span.handle)
+            mark = mark or span.stream.mark()
             if isinstance(mark, str):
                 return mark
             span.end = mark
         return ""
-
-    def _mark(self, place: Place, handle: int) -> Mark | str:
-        if place.gone:
-            return place.gone
-        if self._context() == place.context:
-            return place.mark(handle)
-        with relaxed(self._api, place.context):
-            return place.mark(handle)
 
     # --- as the thread goes on to another stream ----------------------------------------------------------------------
 
     def _leaves(self) -> None:
         blocks = list(self._here())
         streams = self._streams() if blocks else ""
-        for stream in () if isinstance(streams, str) else streams:
-            key = stream.place, stream.handle
-            of = [opened for opened in blocks if key in opened.spans and opened.spans[key].end is None]
-            reason = self._end([opened.spans[key] for opened in of])
-            for opened in of if reason else ():
+        for here in () if isinstance(streams, str) else streams:
+            spans = [(opened, opened.on(here.stream)) for opened in blocks]
+            of = [(opened, span) for opened, span in spans if span is not None and span.end is None]
+            reason = self._end([span for _, span in of])
+            for opened, _ in of if reason else ():
                 opened.reason = opened.reason or reason
 
     def _arrives(self) -> None:
@@ -229,11 +205,10 @@ class BlockTimes:
 
     def _here(self) -> Iterator[Opened]:
         """The open blocks of this thread or task, innermost first."""
-        block = innermost.get() if self._on and self._open else None
+        block = innermost.get() if self._on else None
         while block is not None:
-            opened = self._open.get(block.block_id)
-            if opened is not None:
-                yield opened
+            if block.marked is not None:
+                yield block.marked
             block = block.outer
 
     # --- contexts and streams -----------------------------------------------------------------------------------------
@@ -243,55 +218,47 @@ class BlockTimes:
         api = cuda.SOURCE.api()
         if api is None or not cuda.SOURCE.is_live():
             return False
-        loaded = load(CUDA, only_mapped=True)
-        if not isinstance(loaded, Loaded):
-            return False
-        # It answers at once, so the GIL is not given up for it; who makes a mark may have to wait for the device.
-        self._current_context = ctypes.PyDLL(loaded.path, handle=loaded.library._handle)["cuCtxGetCurrent"]
+        self._record = record_with(api)
         self._api = api
         return True
 
     def _context(self) -> int:
         context = c_void_p()
-        self._current_context(byref(context))
+        self._api.cuCtxGetCurrent(byref(context))
         return context.value or 0
 
-    def _streams(self) -> list[Stream] | str:
+    def _streams(self) -> list[Here] | str:
         """Those that this thread launches on; or why nobody knows."""
         try:
             return self._ask_for_streams()
         except Failed as error:
             return str(error)
-        except Exception as error:  # a library's
-            if is_the_programs(error):
-                raise
-            return f"{type(error).__name__}: {error}"
 
-    def _ask_for_streams(self) -> list[Stream] | str:
+    def _ask_for_streams(self) -> list[Here] | str:
+        answer = self._hosts.streams(self._devices)
         current = self._context()
-        told = self._hosts.streams(self._devices)
-        known = self._told.get(current)
-        if known is not None and known[0] is told and not known[1][0].place.gone:
-            return known[1]
-        if not told:
-            library = silent()
-            if library:
-                return f"{library} does not tell which streams it uses"
-            if not current:
-                return NO_CONTEXT
-            return [Stream(self._place(current), 0, None, True, True)]
         own = self._place(current) if current else None
-        found: list[Stream] = []
-        for device, handle, keeps in told:
+        if not answer.streams:
+            library = silent()
+            if answer.reason or library:
+                return answer.reason or f"{library} does not tell which streams it uses"
+            if own is None:
+                return NO_CONTEXT
+            answer.here = own.stream(0)
+            return [Here(answer.here, None, True)]
+        found: list[Here] = []
+        for device, handle, keeps in answer.streams:
             place = own
             if device is not None and (own is None or own.device != device):
                 place = self._place(self._primary.get(device) or self._primary_of(device))
             elif place is None:
                 place = self._place(self._primary.get(0) or self._primary_of(0))
-            mine = place is own or own is None
-            found.append(Stream(place, 0 if handle == 1 else handle, keeps, mine, place is own))  # 1: the legacy one
-        if len(told) == 1 and told[0].keeps is None:
-            self._told[current] = told, found
+            thread = self._ident() if handle == PER_THREAD else 0
+            stream = place.stream(0 if handle == 1 else handle, thread)  # 1: the legacy one
+            if not any(stream is here.stream for here in found):
+                found.append(Here(stream, keeps, place is own or own is None))
+        if len(answer.streams) == 1 and keeps is None and place is own and not thread:
+            answer.here = stream
         return found
 
     def _place(self, context: int) -> Place:
@@ -299,7 +266,7 @@ class BlockTimes:
         if place is None or place.gone:
             if not context:
                 raise Failed(NO_CONTEXT)
-            place = self._places[context] = Place(self._api, context)
+            place = self._places[context] = Place(self._api, context, self._record)
         return place
 
     def _is_active(self, device: int) -> bool:
@@ -336,20 +303,16 @@ class BlockTimes:
             if place.gone:
                 del self._places[context]
                 self._primary.clear()
-        if len(self._open) > _SWEEP_AT:
-            for number, opened in self._open.copy().items():
-                if opened.block() is None:
-                    self._open.pop(number, None)
 
     def _hand_on(self) -> None:
         records: list[GpuBlockTime] = []
-        waiting: set[tuple[Place, int]] = set()
+        waiting: set[Stream] = set()
         for _ in range(len(self._closed)):
             closed = self._closed.popleft()
             try:
                 found = self._read(closed, waiting)
             except Failed as error:
-                self._miss(closed.path, str(error))
+                self._miss(closed[1], str(error))
                 continue
             if found is None:
                 self._closed.append(closed)
@@ -360,14 +323,14 @@ class BlockTimes:
             self._timed += len(records)
             on_records(records)
 
-    def _read(self, closed: Closed, waiting: set[tuple[Place, int]]) -> list[GpuBlockTime] | None:
+    def _read(self, closed: Closed, waiting: set[Stream]) -> list[GpuBlockTime] | None:
         """The times of a block, one a device; None while the device has not come to its end."""
         found: list[GpuBlockTime] = []
         places: dict[Place, list[Span]] = {}
-        for span in closed.spans:
-            if (span.place, span.handle) in waiting:
+        for span in closed[-1]:
+            if span.stream in waiting:
                 return None
-            places.setdefault(span.place, []).append(span)
+            places.setdefault(span.stream.place, []).append(span)
         for place, spans in places.items():
             if place.gone:
                 raise Failed(place.gone)
@@ -376,7 +339,7 @@ class BlockTimes:
                     raise Failed(place.failed("cuCtxPushCurrent", 201))
                 for span in spans:
                     if span.end is not None and not place.reached(span.end):
-                        waiting.add((place, span.handle))
+                        waiting.add(span.stream)
                         return None
                 if not place.hold() or place.anchor is None:
                     return None
@@ -393,7 +356,6 @@ class BlockTimes:
 
     def stop(self) -> None:
         self._on, self._on_records = False, None
-        self._open.clear()
         self._closed.clear()
         self._hosts.forget()
 
@@ -414,7 +376,7 @@ class BlockTimes:
         """The last flush: what the device has not come to by then has no time."""
         read = self.flush(timeout_s)
         while self._closed:
-            self._miss(self._closed.popleft().path, UNFINISHED)
+            self._miss(self._closed.popleft()[1], UNFINISHED)
         self._on = False
         self._hosts.forget()
         return read
@@ -456,7 +418,7 @@ def _reach(place: Place, span: Span, error_ns: int) -> _Reach:
     """From the last mark before work to the first one behind it."""
     first, last = span.start, span.end
     assert last is not None
-    behind, before = place.run_of(last), place.run_of(first)
+    behind, before = span.stream.run_of(last), span.stream.run_of(first)
     start = place.time_ns(first)
     end = start + max(0, place.between(first, last))
     busy = BUSY_NS + error_ns
@@ -479,14 +441,15 @@ def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int |
     end = last.end_ns if used else first.start_ns
     at_most = bool(used) and (first.idle_before or last.idle_behind)
     ahead = SESSION.of_monotonic(0) + SESSION.ahead_ns  # of the wall clock, by which sources tell the time
+    name, path, number, _ = closed
     return GpuBlockTime(
-        closed.name,
+        name,
         first.start_ns + ahead,
         end + ahead,
         place.device,
         streams=len(reaches),
         timing=AT_MOST if at_most else "device",
         clock_error_ns=error_ns,
-        path=closed.path,
-        block_id=closed.block_id,
+        path=path,
+        block_id=number,
     )

@@ -18,7 +18,7 @@ from ..style import glued
 from .data import PageData, page_data
 
 _PAGE = (
-    *("base.js", "places.js", "events.js", "area.js", "timeline.js"),
+    *("base.js", "places.js", "events.js", "area.js", "drawing.js", "timeline.js"),
     *("flame.js", "charts.js", "roofline.js", "matrix.js", "table.js", "page.js"),
 )
 #: Events drawn one by one; beyond it short ones are joined, and the page says so.

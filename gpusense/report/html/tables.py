@@ -358,13 +358,13 @@ def _collectives(session: Session) -> _Rows:
     if not rows:
         return []
     these = session.once(job_of)
-    names = [name_of(one, number) for one, number in zip(these.sessions, these.numbers, strict=True)]
+    names = [one_line(name_of(*pair), 40) for pair in zip(these.sessions, these.numbers, strict=True)]
     slow = {id(each.row): each.usual_ns for each in slow_links(rows)}
     answer = session.once(ranks_of)
     return [
         _Row(
             (
-                one_line(row.name),
+                f"Send, {names[row.ends[0]]} to {names[row.ends[1]]}" if row.ends[1:] else one_line(row.name),
                 _members(row, answer),
                 size_text(row.bytes),
                 one_line(" ".join(filter(None, (row.algorithm, row.protocol))) or "–"),
@@ -383,6 +383,9 @@ def _collectives(session: Session) -> _Rows:
 def _members(row: Row, answer: Ranks | None) -> str:
     """How many; which, where they are not all of the job."""
     name = f" in {one_line(row.communicator_name, 40)}" if row.communicator_name else ""
+    if row.communicators > 1:
+        others, count = count_text(row.communicators - 1, "other"), count_text(row.communicators, "communicator")
+        name = f"{name} and {others}" if name else f" in {count}"
     if answer is None or len(row.members) in (0, len(answer.ranks)):
         return f"{row.ranks or '–'}{name}"
     return f"{row.ranks or '–'}{name}: {one_line(names_text([answer.ranks[at] for at in row.members]), 40)}"
@@ -400,7 +403,7 @@ def _last(row: Row, names: Sequence[str]) -> str:
         return "–"
     if row.calls > 1 and row.last_share <= max(0.1, 2 / max(2, len(row.members))) and len(row.members) > 2:
         return f"each at times ({percent_text(row.last_share)} at most)"
-    return f"{one_line(names[row.last_process], 40)}: {percent_text(row.last_share)}"
+    return f"{names[row.last_process]}: {percent_text(row.last_share)}"
 
 
 def _backends(session: Session, facts: Facts) -> _Rows:
