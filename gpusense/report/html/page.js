@@ -18,7 +18,7 @@ function breakdown() {
         parts.map(([part, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${colourOf(part)})` }, title: `${data.words[part]}: ${time(ns)}` }))),
       h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
         h("span", { class: "quiet" }, phase.steps ? `${time(ns / phase.steps)} each` : time(ns))))),
-      families.length ? h("p", { class: "quiet" }, "By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · ")) : null)));
+      families.length ? h("p", { class: "quiet" }, "By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`.replaceAll(" ", "\u00a0")).join("\u00a0· ")) : null)));
   return { section, fill };
 }
 

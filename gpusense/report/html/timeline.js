@@ -289,7 +289,7 @@ function timeline(facts) {
     if (act) {
       event.preventDefault();
       act();
-      if (event.target === document.body && selected >= 0) main.element.focus();  // arrows and Enter go on from there
+      if (event.target === document.body && view.selected >= 0) main.element.focus();  // arrows and Enter go on from there
     } else if (event.key === "/" && !typing) { event.preventDefault(); search.focus(); }
     else if (event.key === "?" && !typing) { event.preventDefault(); overlay.showModal(); }
   });
