@@ -1,7 +1,7 @@
 """What the reference takes from the package itself: fields with their comments, the verbs of the command, and links.
 
-Three directives: ``{record} gpusense.GpuKernel`` documents a NamedTuple with a table of its fields, ``{row}`` is that
-table alone with what is derived from the fields, as JSON has it, ``{verbs}`` all verbs with their arguments.
+Three directives: ``{record}`` documents NamedTuples, one a line, with a table of their fields; ``{row} path.of.Type`` is
+that table alone with what is derived from the fields, as JSON has it; ``{verbs}`` has all verbs with their arguments.
 """
 
 import ast
@@ -76,13 +76,15 @@ class Row(SphinxDirective):
 
 
 class Record(SphinxDirective):
-    required_arguments = 1
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
-        path = self.arguments[0]
-        made = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n"
-        text = f"{made}\n{field_table(find(path))}\n"
-        return self.parse_text_to_nodes(text)
+        return [node for path in self.content for node in self.parse_text_to_nodes(documented(path))]
+
+
+def documented(path: str) -> str:
+    made = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n"
+    return f"{made}\n{field_table(find(path))}\n"
 
 
 def verbs() -> Iterator[str]:
