@@ -1,7 +1,7 @@
 """What the reference takes from the package itself: fields with their comments, the verbs of the command, and links.
 
 Three directives. ``{record}`` documents NamedTuples, one a line, with a table of their fields. ``{row} gpusense.Type``
-is that table alone with what is derived from the fields, as JSON has it. ``{verbs}`` has all verbs with their arguments.
+is that table alone with what is derived from the fields, as JSON has it. ``{verbs}`` is all verbs with their arguments.
 """
 
 import ast
