@@ -39,7 +39,7 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        text = glued(self._one(text))
+        text = _glued(self._one(text))
         lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
         return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
@@ -70,7 +70,7 @@ class Style(NamedTuple):
         return self.fit("█" * full + "░" * (length - full))
 
 
-def glued(text: str) -> str:
+def _glued(text: str) -> str:
     """With a no-break space before each unit."""
     first, *words = text.split(" ")
     parts, before = [first], first
