@@ -30,6 +30,23 @@ def report(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("names", "page"),
+    [
+        (("run.rank0", "run.rank1"), "run.html"),
+        (("run.rank10", "run.rank11"), "run.html"),
+        (("run.host-a", "run.host-b"), "run.host.html"),
+        (("before", "after"), "before.html"),
+        (("run",), "run.html"),
+    ],
+)
+def test_a_report_of_several_files_is_named_after_what_their_names_have_in_common(tmp_path, names, page):
+    for rank, name in enumerate(names):
+        save(job_rank(rank, len(names)), tmp_path / f"{name}.gpusense")
+    assert main(["report", "--html", *(str(tmp_path / f"{name}.gpusense") for name in names)]) == 0
+    assert [path.name for path in tmp_path.glob("*.html")] == [page]
+
+
 def test_256_ranks_are_one_answer_of_the_length_of_one(many, capsys):
     text = report(capsys, *many)
     said = " ".join(text.split())
