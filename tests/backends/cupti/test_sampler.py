@@ -480,6 +480,17 @@ def test_without_a_sampler_the_reason_is_told_and_nothing_else_happens(session, 
     assert session.samples == []
 
 
+def test_under_mps_nothing_is_tried(session, library, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    (tmp_path / "control").touch()
+    one = session.begin()
+    session.until(lambda: one.state == "unavailable")
+    assert one.status()["reason"].startswith("this program runs under CUDA MPS")
+    assert library.fake_profiler_calls(b"cuptiProfilerInitialize") == 0
+    refused = selftest.passed(library._name, 0, "driver", what=selftest.RANGES)
+    assert "under CUDA MPS" in refused.reason
+
+
 @pytest.mark.usefixtures("tried")
 def test_a_sampler_that_fails_later_keeps_what_it_gave(session, monkeypatch):
     one = session.begin()
