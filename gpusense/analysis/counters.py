@@ -460,12 +460,12 @@ CHARTS = {
     "dram_read_bytes": ("DRAM read", "B/s"),
     "dram_write_bytes": ("DRAM written", "B/s"),
     "l2_bytes": ("L2", "B/s"),
-    "pcie_rx_bytes": ("PCIe to GPU, counted", "B/s"),
-    "pcie_tx_bytes": ("PCIe to host, counted", "B/s"),
+    "pcie_rx_bytes": ("PCIe to GPU", "B/s"),
+    "pcie_tx_bytes": ("PCIe to host", "B/s"),
     "nvlink_rx_bytes": ("NVLink received", "B/s"),
     "nvlink_tx_bytes": ("NVLink sent", "B/s"),
     "copy_engine_percent": ("Copy engine active", "%"),
-    "sm_clock_mhz": ("SM clock, counted", "MHz"),
+    "sm_clock_mhz": ("SM clock", "MHz"),
 }
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from .._records.device_identity import device_text
-from .._records.records import Counters
-from .._runtime.text import count_text, size_text
+from .._records.records import Counters, UnseenInterval
+from .._runtime.text import count_text, size_text, time_text
 from ..session import Session
 from ..session._unrecorded import ENDED_BY
 from .sampling import WORTH_TELLING, missing_text, samplings
@@ -47,6 +47,13 @@ def absent_text(counters: Counters) -> str:
         (counters.unread_at_end, "last entry", "last entries"),
     )
     return " and ".join(count_text(*row) for row in rows if row[0])
+
+
+def length_text(off: UnseenInterval, end_ns: int | None) -> str:
+    """ "6.06 ms"; "40.0 ms, to the end" of what went on when the session ended at ``end_ns``."""
+    last = off.end_ns if off.end_ns is not None else end_ns
+    parts = [time_text(max(0, last - off.start_ns))] if last is not None else []
+    return ", ".join([*parts, "to the end"] if off.end_ns is None else parts)
 
 
 def notes_of(session: Session) -> list[str]:

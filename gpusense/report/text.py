@@ -17,7 +17,7 @@ from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
-from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
+from ..analysis.unwritten import length_text, listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
@@ -628,8 +628,6 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
 def _unseen(session: Session) -> Iterator[str]:
     end = session.meta.get("end_ns")
     for off in session.unseen[:_MOST_ROWS]:
-        stop = off.end_ns if off.end_ns is not None else end
-        length = "until the end" if stop is None else time_text(stop - off.start_ns)
-        yield f"{length}: {one_line(off.reason, 300)}"
+        yield f"{length_text(off, end)}: {one_line(off.reason, 300)}"
     if len(session.unseen) > _MOST_ROWS:
         yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more interval')}"

@@ -10,7 +10,16 @@ process noted of itself is ``notes`` of its object.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, GpuMemoryTransfer, Path, Record
+from .._records.records import (
+    Aggregate,
+    Counters,
+    DeviceBusy,
+    DeviceInfo,
+    GpuMemoryTransfer,
+    Path,
+    Record,
+    UnseenInterval,
+)
 from .._records.work import WorkKind, WorkTable
 from .._runtime.errors import SessionError
 from ._session import Session
@@ -53,10 +62,7 @@ def merged(sessions: Sequence[Session]) -> Session:
         work.join(session.work, move.kind, move.path)
         each_block.update((block + move.base, sums) for block, sums in (session.each_block or {}).items())
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
-        result.unseen.extend(
-            interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
-            for interval in session.unseen
-        )
+        result.unseen.extend(move.unseen(off, session.meta.get("end_ns")) for off in session.unseen)
         for part in session.counter_samples.parts():
             result.counter_samples.add(part.of_device(move.numbers[part.device]))
         for row in session.busy:
@@ -115,6 +121,11 @@ class _Move:
     def kind(self, kind: WorkKind) -> WorkKind:
         owner = None if kind.owner is None else self.path(kind.owner)
         return kind._replace(device=self.device(kind.device), owner=owner)
+
+    def unseen(self, off: UnseenInterval, end_ns: int | None) -> UnseenInterval:
+        """One that goes on to the end does so to that of its own process."""
+        reason = f"{self.root}: {off.reason}" if self.root else off.reason
+        return off._replace(end_ns=end_ns if off.end_ns is None else off.end_ns, reason=reason)
 
     def hang(self, found: dict[str, Any]) -> dict[str, Any]:
         """Evidence of a hang, with the process it is of."""

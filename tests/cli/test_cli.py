@@ -186,7 +186,8 @@ def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suff
     save(training(2), source)
     assert cli.main(["report", str(source), form]) == 0
     written = tmp_path / f"a{suffix}"
-    assert capsys.readouterr().err == f"written: {written}\n"
+    told = f"written: {written}; nothing to standard output, for which there is -o -\n"
+    assert capsys.readouterr() == ("", told)
     assert written.read_bytes()[: len(begins)].lower() == begins
     assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
     assert (tmp_path / "b").read_bytes() == written.read_bytes()

@@ -15,7 +15,10 @@ function timeline(facts) {
   function redraw() {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(() => { asked = false; main.paint(); map.paint(); });
+    requestAnimationFrame(() => {
+      asked = false; main.paint(); map.paint();
+      document.dispatchEvent(new CustomEvent("gpusense:seen", { detail: { from: view.from, to: view.to } }));
+    });
   }
 
   // --- the view -----------------------------------------------------------------------------------------------------
