@@ -10,6 +10,7 @@ from typing import Any
 from .._records.json_codec import block_text, dumps, encode, loads, plain
 from .._records.records import BlockRecord, Record
 from .._runtime.clock import now_ns
+from .._runtime.errors import SessionError
 from .._runtime.process import file_of
 from . import _format as file
 from ._block_chunks import halves
@@ -283,8 +284,10 @@ class Writer:
         assert self._fd is not None
         if file_of(self._fd) != self._identity:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
-            self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
-            return False
+            self._fd = self._opened_again()
+            if self._fd is None:
+                self.failure = f"the program closed its descriptor after {self.size_bytes} bytes, and the file is gone"
+                return False
         rest = memoryview(data)
         try:
             while rest:
@@ -298,6 +301,18 @@ class Writer:
             self._undo()
             raise
         return True
+
+    def _opened_again(self) -> int | None:
+        """Another descriptor; None where the file is no longer at its path."""
+        try:
+            fd = claim(self.path)
+        except (OSError, SessionError):
+            return None
+        if file_of(fd) == self._identity:
+            os.lseek(fd, self.size_bytes, os.SEEK_SET)
+            return fd
+        os.close(fd)
+        return None
 
     def _undo(self) -> None:
         """Lets the file end with a whole chunk again, where it is a file."""

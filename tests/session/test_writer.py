@@ -154,7 +154,8 @@ def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, mon
 
 
 @pytest.mark.parametrize("reused", [True, False])
-def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused, gone):
     """The chunks went into the file that had got the number, and that file was closed at the end."""
     writer = Writer(tmp_path / "run")
     assert writer.json(file.META, {"a": 1})
@@ -165,18 +166,23 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
         os.write(own, b"precious")
     else:
         os.close(descriptor)
-    assert not writer.buffer(b"lost")  # with its head of 16 bytes
-    assert "closed its descriptor" in writer.failure
+    if gone:
+        os.rename(tmp_path / "run", tmp_path / "moved")
+        assert not writer.buffer(b"lost")  # with its head of 16 bytes
+        assert "closed its descriptor" in writer.failure
+        assert writer.bytes_dropped == 20
+    else:
+        assert writer.buffer(b"kept")
+    failure = writer.failure
     writer.close()
-    assert "closed its descriptor" in writer.failure
-    assert writer.bytes_dropped == 20
+    assert writer.failure == failure
     if reused:
         os.write(descriptor, b" data")
         os.close(descriptor)
         os.close(own)
         assert (tmp_path / "own").read_bytes() == b"precious data"
-    found, damage = chunks(tmp_path / "run")
-    assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+    found, damage = chunks(tmp_path / ("moved" if gone else "run"))
+    assert ([chunk.type for chunk in found], damage) == ([file.META, *[file.BUFFER, file.END] * (not gone)], [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")
