@@ -413,7 +413,7 @@ def configure(
     flight_factor: float = _UNCHANGED,
     flight_signal: bool = _UNCHANGED,
     counters: "bool | str | None" = _UNCHANGED,
-    kernels: "Literal['every', 'blocks']" = _UNCHANGED,
+    kernels: "Literal['every', 'blocks', 'hardware']" = _UNCHANGED,
     **unknown: "NoReturn",
 ) -> "Settings":
     """Changes the settings that are passed and gives the resolved :class:`Settings`, which says what each means, in

@@ -51,7 +51,8 @@ def backends() -> list[Check]:
 
 
 def levels(checks: Sequence[Check]) -> list[Check]:
-    """What an NVIDIA card tells without a record of each kernel, the least first, and what would give the next.
+    """What an NVIDIA card tells without a record of each kernel, the least first, what would give the next, and whether
+    it can time each kernel itself.
 
     Empty where ``checks``, of the backends, found no NVIDIA driver.
     """
@@ -60,7 +61,12 @@ def levels(checks: Sequence[Check]) -> list[Check]:
         return []
     known = [device for device in devices(checks)[0] if device.vendor == "nvidia"]
     newest = max((device.compute_capability or (0, 0) for device in known), default=(0, 0))
-    return [_block_times(rows["cuda"]), _averages(rows["nvml"], newest), _counters(rows["cupti"], newest)]
+    return [
+        _block_times(rows["cuda"]),
+        _averages(rows["nvml"], newest),
+        _counters(rows["cupti"], newest),
+        _hardware_events(rows["cupti"], newest),
+    ]
 
 
 def _block_times(cuda: Check) -> Check:
@@ -91,6 +97,15 @@ def _counters(cupti: Check, newest: tuple[int, int]) -> Check:
         if isinstance(found, Unavailable):
             return Check("counters", False, found.reason, found.hint)
     return Check("counters", True, "hardware counters over time and by block: gpusense run --counters")
+
+
+def _hardware_events(cupti: Check, newest: tuple[int, int]) -> Check:
+    from .backends.cupti.hardware_events import lacking
+
+    number = (cupti.version or "").strip(")").rpartition("(")[2]  # known where CUDA is live
+    reason = lacking(newest, int(number) if number.isdecimal() else None) if cupti.available else cupti.reason
+    how = "the device times each kernel, experimental, with CUDA 13.4 Update 1 or later: GPUSENSE_KERNELS=hardware"
+    return Check("hardware events", not reason, reason or how)
 
 
 def _opened(name: str) -> Any:

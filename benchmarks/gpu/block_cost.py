@@ -1,13 +1,23 @@
-"""What a block costs on a real GPU while capture runs: enter and exit with their pair of markers, no work inside.
+"""What a block costs on a real GPU: enter and exit, no work inside.
 
-    python benchmarks/gpu/block_cost.py
+    python benchmarks/gpu/block_cost.py [--light [PAIRS]]
 
-Needs a GPU, no torch; ends within 30 seconds. Median and 95 % interval of 60 parts of 2,000 blocks each, in turn:
-``off`` is the tracer that does nothing, ``no marker`` records blocks while capture is paused, ``live`` is the whole of
-it. Then the marker call alone, and how many of all markers' records came back.
+While capture runs, with its pair of markers. Needs a GPU, no torch; ends within 30 seconds. Median and 95 % interval of
+60 parts of 2,000 blocks each, in turn: ``off`` is the tracer that does nothing, ``no marker`` records blocks while
+capture is paused, ``live`` is the whole of it. Then the marker call alone, and how many of all markers' records came
+back.
+
+``--light``: where the device times blocks instead, and capture does not run. Needs torch; 150 pairs take five minutes.
+The same parts for an idle and a busy stream, ``untimed`` without marks. Then launch-bound training with three blocks a
+step, all in one process: halves of 0.3 s with the blocks timed and with blocks that do nothing, in turn, the first of
+each pair by turns. Of the ratios of their times a step the median with its 95 % interval (bootstrap), and the same of
+pairs that do nothing in both. What gpusense's thread reads meanwhile is in it: before each half its kind has run for
+longer than that thread waits between two readings.
 """
 
 import pathlib
+import random
+import statistics
 import sys
 import time
 
@@ -20,14 +30,15 @@ from gpusense._tracing.noop import NoopTracer
 from gpusense.cuda import _workload
 
 PARTS, BLOCKS = 60, 2_000
+HALF_S, SETTLE_S = 0.3, 0.15
 
 
-def cost(trace):
+def cost(trace, blocks=BLOCKS):
     began = time.perf_counter_ns()
-    for _ in range(BLOCKS):
+    for _ in range(blocks):
         with trace("x"):
             pass
-    return (time.perf_counter_ns() - began) / BLOCKS / 1e3
+    return (time.perf_counter_ns() - began) / blocks / 1e3
 
 
 def show(name, values):
@@ -35,6 +46,71 @@ def show(name, values):
     half = 0.98 * len(values) ** 0.5
     low, high = values[int(len(values) / 2 - half)], values[int(len(values) / 2 + half)]
     print(f"  {name:12} {values[len(values) // 2]:7.3f} µs  [{low:.3f}, {high:.3f}]", flush=True)
+
+
+def light(pairs):
+    import torch
+    import workloads
+
+    model, optimizer, data = workloads.small().parts
+    gpusense.configure(mode="on", kernels="blocks")
+    tracer, noop = gpusense.get_tracer(), NoopTracer("nothing")
+
+    def step(trace):
+        inputs = data.cuda()
+        with trace("step"):
+            with trace("forward"), torch.autocast("cuda", torch.bfloat16):
+                loss = model(inputs).float().pow(2).mean()
+            optimizer.zero_grad()
+            with trace("backward"):
+                loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    def half(trace):
+        """Milliseconds a step."""
+        settled = time.perf_counter() + SETTLE_S
+        while time.perf_counter() < settled:
+            step(trace)
+        count, began = 0, time.perf_counter()
+        while time.perf_counter() < began + HALF_S:
+            step(trace)
+            count += 1
+        return (time.perf_counter() - began) * 1e3 / count
+
+    for trace in (noop.trace, tracer.trace):
+        half(trace)
+    print(f"{torch.cuda.get_device_name()}, Python {sys.version.split()[0]}, torch {torch.__version__}")
+    ends(tracer, noop, torch)
+    ratios, each = {"light": [], "nothing": []}, []
+    for number in range(pairs):
+        for name, other in (("light", tracer.trace), ("nothing", noop.trace)):
+            first = number % 2
+            found = [half(other if at == first else noop.trace) for at in (0, 1)]
+            ratios[name].append(found[first] / found[1 - first])
+            each.append(found[1 - first])
+            tracer.flush(1)
+    print(f"a step takes {statistics.median(each):.2f} ms")
+    for name, values in ratios.items():
+        medians = sorted(statistics.median(random.choices(values, k=pairs)) for _ in range(5_000))
+        print(f"  {name:8} {statistics.median(values):.4f} [{medians[125]:.4f}, {medians[-126]:.4f}], {pairs} pairs")
+    print(f"  {tracer.recorder.block_times.status()}")
+
+
+def ends(tracer, noop, torch):
+    """The host's time for a block's ends."""
+    listeners = tracer._listeners
+    rows = {name: [] for name in ("off", "untimed", "idle", "busy")}
+    for _ in range(PARTS):
+        for name, values in rows.items():
+            tracer._listeners = () if name == "untimed" else listeners
+            if name == "busy":
+                torch.cuda._sleep(20_000_000)
+            values.append(cost(noop.trace if name == "off" else tracer.trace, 200))
+            torch.cuda.synchronize()
+            tracer.flush(1)
+    for name, values in rows.items():
+        show(name, values)
 
 
 def main():
@@ -69,4 +145,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--light"]:
+        light(int(sys.argv[2]) if sys.argv[2:] else 150)
+    else:
+        main()

@@ -1,11 +1,13 @@
 """Hardware counters over time on a real GPU: what they say of known work, what reading them costs, and who gets in.
 
-    python benchmarks/gpu/counters.py [--seconds 120] [--details FOLDER]
+    python benchmarks/gpu/counters.py [--seconds 120] [--details FOLDER] [--parts known,blocks]
+    python benchmarks/gpu/counters.py --part soak 420
 
 Each part is a process of its own, so that one that dies costs the others nothing. The table comes last.
 """
 
 import argparse
+import bisect
 import contextlib
 import json
 import math
@@ -15,6 +17,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 import gpusense
@@ -53,11 +56,11 @@ def sampling(tracer, seconds=30):
     return told(tracer)["state"] == "sampling"
 
 
-def begin(rate):
+def begin(rate, **settings):
     import torch
 
     torch.zeros(1, device="cuda")
-    gpusense.configure(mode="on", counters=rate)
+    gpusense.configure(mode="on", counters=rate, **settings)
     tracer = gpusense.get_tracer()
     began = time.monotonic()
     going = sampling(tracer)
@@ -121,6 +124,202 @@ def known():
         say(**facts)
     edges(torch, tracer, a)
     say(what="status", status=tracer.status().get("state"), counters=session.meta["sources"]["counters"])
+
+
+def blocks():
+    """By block, how much of its time kernels ran: by CUPTI's records, and by samples. The same work in passes of many
+    samples and of few: what is shown of the short ones must be what the long ones say.
+
+    A launch on the device is work to the hardware, and between the records of two kernels: ``joined`` has these pauses
+    of 3 µs and less as work."""
+    torch, tracer, going = begin("1kHz", trace_all=True)
+    if not going:
+        return
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    big = torch.randn(1 << 26, device="cuda")  # 256 MiB
+    host = torch.empty(1 << 24, dtype=torch.uint8, pin_memory=True)  # 16 MiB
+    there = torch.empty(1 << 24, dtype=torch.uint8, device="cuda")
+
+    def idle():
+        big[:1].add_(1)
+        torch.cuda.synchronize()
+        time.sleep(0.004)
+        big[:1].add_(1)
+
+    work = {  # about 0.2 ms each, but for the last
+        "product": lambda: a @ a,
+        "add": lambda: big.add_(1),
+        "copy": lambda: there.copy_(host, non_blocking=True),
+        "idle": idle,
+    }
+    for run in work.values():
+        run()
+    torch.cuda.synchronize()
+    time.sleep(0.2)
+    for name, steps, times in (("long", 1, 400), ("some ms", 12, 30), ("few samples", 30, 12), ("a sample", 60, 5),
+                               ("short", 150, 2)):  # fmt: skip
+        with gpusense.trace(name):
+            for _ in range(steps):
+                for part, run in work.items():
+                    with gpusense.trace(part):
+                        for _ in range(max(1, times // 20) if run is idle else times):
+                            run()
+            torch.cuda.synchronize()
+        with gpusense.trace("between"):
+            big[:1].add_(1)
+            torch.cuda.synchronize()
+        time.sleep(0.1)
+    time.sleep(0.6)
+    session = tracer.session()
+    from gpusense.analysis.counters import block_shares, device_stretches
+
+    rows = {row.path: row for row in block_shares(session)}
+    kernels = union((kernel.start_ns, kernel.end_ns) for kernel in session.kernels)
+    joined = union((kernel.start_ns, kernel.end_ns + 3_000) for kernel in session.kernels)
+    for path, (spans, _) in device_stretches(session, 0)[0].items():
+        if len(path) < 2:
+            continue
+        row, spent = rows.get(path), sum(end - start for start, end in spans)
+        shares = {name: getattr(row, f"{name}_percent", None) for name in SHARES}
+        records, with_launches = (100 * inside(spans, found) / max(1, spent) for found in (kernels, joined))
+        busy = shares["graphics_engine"]
+        say(what="block " + "/".join(path), passes=len(spans), pass_ms=round(spent / len(spans) / 1e6, 3),
+            samples=row and round(row.samples, 1), records=round(records, 2), joined=round(with_launches, 2),
+            points=None if busy is None else round(busy - with_launches, 2), **shares)  # fmt: skip
+    (part,) = session.counter_samples.parts()
+    lost = [after - end for end, after in zip(part.end, part.start[1:], strict=False) if after > end]
+    say(what="clocks and gaps", told_us=(told(tracer)["devices"]["0"]["clock_error_ns"] or 0) / 1e3, gaps=len(lost),
+        moved_us=next((row.moved_ns / 1e3 for row in rows.values() if row.moved_ns is not None), None),
+        gaps_ms=[round(one / 1e6, 2) for one in lost[:8]], counters=told(tracer))  # fmt: skip
+
+
+#: Of a block, as samples have them.
+SHARES = ("graphics_engine", "sm_active", "tensor", "copy_engine")
+
+
+def union(spans):
+    """In order, without overlaps."""
+    joined = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([start, end])
+    return joined
+
+
+def inside(spans, joined):
+    """How much of the time of ``spans`` lies in ``joined``, which has no overlaps."""
+    ends, found = [end for _, end in joined], 0
+    for first, last in spans:
+        for start, end in joined[bisect.bisect_right(ends, first) :]:
+            if start >= last:
+                break
+            found += min(end, last) - max(start, first)
+    return found
+
+
+def decoding():
+    """What CUPTI's own decoding of a sample costs: by how many metrics, how often it is asked, how large its image."""
+    for fields, images, waits in ((2, 384, (0.1, 0.23)), (4, 384, (0.23,)), (8, 128, (0.07,)),
+                                  (8, 384, (0.05, 0.1, 0.23)), (8, 512, (0.3,)), (14, 384, (0.23,))):  # fmt: skip
+        given = [sys.executable, str(HERE), "--part", "decoding_of", str(fields), str(images), *map(str, waits)]
+        try:
+            done = subprocess.run(given, capture_output=True, text=True, timeout=16)
+            print(done.stdout or json.dumps({"what": "decoding", "fields": fields, "error": done.stderr[-200:]}))
+        except subprocess.TimeoutExpired:
+            say(what="decoding", fields=fields, image=images, ended="took too long")
+
+
+def decoding_of(fields, image, *waits):
+    from gpusense.cuda import Buffer, Device
+
+    _keep = Buffer(64, Device(0))
+    from gpusense.backends import cuda
+    from gpusense.backends.cupti.counters import host, sampler
+    from gpusense.backends.cupti.counters.metrics import FIELDS
+
+    sampler.SAMPLES, sampler.HARDWARE_BYTES = int(image), sampler.MANY_HARDWARE_BYTES
+    for name in list(FIELDS)[int(fields) :]:
+        del FIELDS[name]
+    one = sampler.opened(host.open_api(), cuda.SOURCE.api(), 0, MS)
+    one.start()
+    for wait in map(float, waits):
+        one.read()
+        decode = clear = 0.0
+        samples = calls = full = 0
+        until = time.monotonic() + max(1.5, wait)
+        while time.monotonic() < until:
+            time.sleep(wait)
+            marks = [time.thread_time()]
+            one._call("cuptiPmSamplingDecodeData", one._decode)
+            marks.append(time.thread_time())
+            one._call("cuptiPmSamplingGetCounterDataInfo", one._info)
+            samples, calls = samples + int(one._info.numCompletedSamples), calls + 1
+            full += one._decode.decodeStopReason == 1  # DATA_FULL: the rest is lost
+            marks.append(time.thread_time())
+            one._call("cuptiPmSamplingCounterDataImageInitialize", one._clear)
+            decode, clear = decode + marks[1] - marks[0], clear + time.thread_time() - marks[2]
+        say(what="decoding", fields=len(one.fields), image=sampler.SAMPLES, image_MB=round(one.image_bytes / 1e6, 2),
+            every_s=wait, calls=calls, samples=samples, decode_us=round(decode / max(1, samples) * 1e6, 1),
+            clear_us=round(clear / max(1, samples) * 1e6, 1), full=full)  # fmt: skip
+    one.end()
+
+
+def soak(seconds):
+    """Sampling at 1 kHz beside a training that goes on: memory, samples that are missing, the file, what it costs."""
+    import resource
+    import tempfile
+
+    import torch
+
+    sys.path.insert(0, str(HERE.parent))
+    import workloads
+
+    from gpusense._tracing.select import control
+
+    step = workloads.small()
+    step()
+    path = pathlib.Path(tempfile.mkdtemp(), "soak.gpusense")
+    run = control.start_session(mode="file", path=str(path), counters="1kHz", kernels="blocks")
+    going = sampling(run.tracer)
+    say(what="soak begins", sampling=going)
+
+    def resident_mb():
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+    def own():
+        """Processor time of gpusense's threads by name, seconds."""
+        found = {}
+        for thread in threading.enumerate():
+            if thread.name.startswith("gpusense"):
+                stat = pathlib.Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
+                found[thread.name] = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        return found
+
+    began = time.monotonic()
+    cpu, next_row, steps, first = own(), 0.0, 0, told(run.tracer)["devices"]["0"]["samples"] if going else 0
+    while (elapsed := time.monotonic() - began) < seconds:
+        with gpusense.trace("step"):
+            step()
+        steps += 1
+        if elapsed >= next_row:
+            next_row = 60 * (elapsed // 60 + 1)
+            say(what="soak", s=round(elapsed), resident_MB=round(resident_mb(), 1), steps=steps,
+                file_kB=round(path.stat().st_size / 1e3, 1))  # fmt: skip
+    torch.cuda.synchronize()
+    elapsed, status = time.monotonic() - began, told(run.tracer)
+    spent = {name: round(100 * (now - cpu.get(name, 0)) / elapsed, 2) for name, now in own().items()}
+    device = status.get("devices", {}).get("0", {})
+    say(what="soak ends", s=round(elapsed), resident_MB=round(resident_mb(), 1), steps=steps,
+        samples=device.get("samples", 0) - first, expected=round(elapsed * 1e3), gaps=device.get("gaps"),
+        failed=device.get("failed"), own_cpu_percent=spent, status=status)  # fmt: skip
+    session = run.finish()
+    (part,) = session.counter_samples.parts() or [()]
+    lost = [after - end for end, after in zip(part.end, part.start[1:], strict=False) if after > end] if part else []
+    say(what="soak's session", file_kB=round(path.stat().st_size / 1e3, 1), samples=len(part), gaps=len(lost),
+        missing_ms=round(sum(lost) / 1e6, 2), longest_ms=round(max(lost, default=0) / 1e6, 2),
+        damage=session.meta.get("damage"), overhead=session.meta.get("overhead"))  # fmt: skip
 
 
 def edges(torch, tracer, a):
@@ -415,20 +614,30 @@ def ends():
 
 
 PARTS = {
-    "known": (known, 45), "cost": (cost, 35), "clocks": (clocks, 30), "overhead": (overhead, 60),
-    "ends": (ends, 60), "second": (second, 45), "torch_profiler": (torch_profiler, 40),
-}  # fmt: skip
+    "known": (known, 45),
+    "blocks": (blocks, 40),
+    "cost": (cost, 35),
+    "clocks": (clocks, 30),
+    "overhead": (overhead, 60),
+    "ends": (ends, 60),
+    "second": (second, 45),
+    "torch_profiler": (torch_profiler, 40),
+    "decoding": (decoding, 70),
+}
+#: Asked for by name alone, with what they are given.
+MORE = {"one_more": one_more, "decoding_of": decoding_of, "soak": lambda seconds: soak(float(seconds))}  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--details", default=os.environ.get("OUT", "."))
-    parser.add_argument("--part")
+    parser.add_argument("--part", nargs="+")
     parser.add_argument("--parts", default=",".join(PARTS))
     given = parser.parse_args()
     if given.part:
-        {**{name: part for name, (part, _) in PARTS.items()}, "one_more": one_more}[given.part]()
+        name, *more = given.part
+        {**{name: part for name, (part, _) in PARTS.items()}, **MORE}[name](*more)
         return
     began = time.monotonic()
     lines = []

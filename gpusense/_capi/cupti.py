@@ -25,6 +25,7 @@ PROTOTYPES = prototypes(
     cuptiActivityConfigureUnifiedMemoryCounter=(c_int, POINTER(c_uint32), c_uint32),  # four numbers a counter
     cuptiActivityGetStructSize=(c_int, c_int, c_uint32, POINTER(c_size_t)),  # 13.2
     cuptiActivityEnableLatencyTimestamps=(c_int, c_uint8),
+    cuptiActivityEnableHWTrace=(c_int, c_uint8),  # 12.8
     cuptiActivityEnableDriverApi=(c_int, c_uint32, c_uint8),  # 12.5; (function id, on)
     cuptiActivityEnableRuntimeApi=(c_int, c_uint32, c_uint8),
     cuptiActivityPushExternalCorrelationId=(c_int, c_int, c_uint64),
@@ -56,6 +57,7 @@ REQUIRED = (
 
 FLUSH_FORCED = 1
 ATTRIBUTE_PER_THREAD_BUFFER = 9  # uint8_t; 12.3, on by default since 13.0
+ATTRIBUTE_HARDWARE_EVENTS = 13  # uint8_t; 13.2
 
 #: Since this answer of cuptiGetVersion (CUDA 12.8 Update 1) a refused buffer request does not crash CUPTI.
 VERSION_BEARS_REFUSAL = 27
@@ -65,6 +67,9 @@ VERSION_BEARS_FINALIZE = 24
 
 #: Since this answer (CUDA 13.0) a record is in its buffer, with the correlation id, before the launch returns.
 VERSION_BEGINS_RECORDS = 130000
+
+#: Since this answer (CUDA 13.4 Update 1) hardware events corrupt no memory, and may be asked for while CUDA starts.
+VERSION_BEARS_EVENTS = 130401
 
 ALL_DEVICES = 2  # scope of a unified-memory counter
 

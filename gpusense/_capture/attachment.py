@@ -174,7 +174,7 @@ class Capture:
         if not activity.can_select_api():
             kinds.discard(layouts.DRIVER)
         size, buffers = self.settings.buffer_size, self.settings.buffers
-        activity.meet(size, buffers)
+        activity.meet(size, buffers, self.settings.kernels == "hardware")
         self.strides = dict(activity.strides)
         self.epoch = int(activity.status().get("detached") or 0)
         joins()
@@ -184,7 +184,6 @@ class Capture:
         first = {layouts.MEMSET} if activity.can_want else kinds
         activity.start(first, on_view, buffer_size=size, buffers=buffers, wants=wants)
         self.sharing.met(activity.shared)
-        self.per_thread = bool(activity.status().get("per_thread_buffers"))
 
     def open(self) -> bool:
         """After :meth:`try_attach`, and after a pause: work is recorded from now on, if it is not yet. False where
@@ -224,6 +223,7 @@ class Capture:
                 self.marker, self.marker_shape = self._plan.prepare()
             except NotYet:
                 return False
+            self.per_thread = bool(self._activity.status().get("per_thread_buffers"))  # settled once CUDA has started
             self._activity.canary = self._plan
             shape = self.marker_shape
             self.sharing.marks(*(shape.context, shape.stream) if shape is not None else (None, None))
@@ -451,6 +451,12 @@ class Capture:
             status["boundaries"] = "read" if self.newest is not None else "marked"
         elif self.running and self._plan.lacking:
             status["unmarked"] = f"GPU work cannot be put into blocks yet: {self._plan.lacking}"
+        if self.settings.kernels == "hardware" and self._kinds:
+            status.setdefault("hardware_events", False)
+            status.setdefault("hardware_events_reason", "CUPTI was in use in this process before")
+        elif not status.get("hardware_events"):  # another asked for them in vain
+            for name in ("hardware_events", "hardware_events_reason"):
+                status.pop(name, None)
         # For how long CUDA has been live, as far as was seen.
         status["cuda_live_ns"] = time_ns() - self._cuda_live_ns if self._cuda_live_ns is not None else None
         return status

@@ -7,12 +7,29 @@ from typing import Any
 
 #: Modules that work with GPUs and say their version.
 _FRAMEWORKS = ("torch", "jax", "cupy", "tensorflow", "numba", "triton", "wgpu")
+#: How launchers say a process's rank in its job, and how many there are: torchrun, Open MPI, PMIx, MPICH, Slurm.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 _DRIVER = "/proc/driver/nvidia/version"
 
 
 def host() -> str | None:
     """The machine's name."""
     return os.uname().nodename or None if hasattr(os, "uname") else os.environ.get("COMPUTERNAME")
+
+
+def rank_and_world() -> tuple[int | None, int | None]:
+    """Rank and world size of this process, as its launcher says them; None for both outside a job."""
+    for rank_name, world_name in _LAUNCHERS:
+        rank, world = os.environ.get(rank_name, ""), os.environ.get(world_name, "")
+        if rank.isdigit() and world.isdigit():
+            return int(rank), int(world)
+    return None, None
 
 
 def frameworks() -> dict[str, str]:

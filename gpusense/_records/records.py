@@ -323,6 +323,10 @@ class ComputeBlock(NamedTuple):
 #: Attribute of a block that had not ended when recording did; its end is that of the recording.
 OPEN_AT_END = "open_at_end"
 
+#: The block of a wait for torch's DataLoader, and its attributes: how many workers make the batches, and the number of
+#: the awaited one in its epoch, from 0.
+LOADER, LOADER_WORKERS, LOADER_BATCH = "DataLoader", "torch.loader.workers", "torch.loader.batch"
+
 
 class BlockRecord(NamedTuple):
     """One finished ``trace()`` block; see ``OPEN_AT_END`` for one that was not."""

@@ -11,7 +11,11 @@ BACKEND_NAMES = ("cuda", "cupti", "nvml", "amd_sysfs", "rocm_smi", "drm_files", 
 KIND_NAMES = ("sync", "allocation", "unified_memory", "launch", "sync_lines")
 
 #: Settings that are one word of these.
-_CHOICES = {"mode": ("off", "auto", "on"), "attribution": ("order", "exact"), "kernels": ("every", "blocks")}
+_CHOICES = {
+    "mode": ("off", "auto", "on"),
+    "attribution": ("order", "exact"),
+    "kernels": ("every", "blocks", "hardware"),
+}
 _MODES = {**dict.fromkeys(("off", "0", "false", "no"), "off"), **dict.fromkeys(("on", "1", "true", "yes"), "on")}
 _MODE_WORDS = "it must be off, auto or on"
 
@@ -42,7 +46,9 @@ class Settings(NamedTuple):
     flight_factor: float = 2.0  # a block that takes so many times its 99th percentile is written
     flight_signal: bool = False  # SIGUSR2 has it written, too
     counters: str | None = None  # "auto", a rate as "1kHz": sampled over time; "exact": of blocks; None: none
-    kernels: str = "every"  # "blocks": no kernel is recorded; the device times the blocks, at next to no cost
+    #: "blocks": no kernel is recorded; the device times the blocks, at next to no cost. "hardware", experimental: as
+    #: "every", timed by the events of the device itself, which Blackwell and later have.
+    kernels: str = "every"
 
     @property
     def threshold_ns(self) -> int:
@@ -223,8 +229,7 @@ def _counters(value: Any) -> str | None:
     rate = sampling_rate(word)
     if rate is None or not RATES_HZ[0] <= rate <= RATES_HZ[1]:
         raise ConfigurationError(
-            f"counters must be True, False, a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz or 'exact', "
-            f"not {value!r}"
+            f"counters must be on, off, exact or a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz, not {value!r}"
         )
     return f"{rate / 1000:g}kHz" if rate >= 1000 else f"{rate:g}Hz"
 

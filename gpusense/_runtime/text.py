@@ -1,7 +1,9 @@
-"""Numbers and foreign text as people read them. Pure; imports nothing.
+"""Numbers and foreign text as people read them. Pure.
 
 Numbers have three significant figures and decimal units; what is unknown is a dash.
 """
+
+from collections.abc import Iterable
 
 _TIMES = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
@@ -98,6 +100,20 @@ def one_line(text: str, limit: int = 120) -> str:
         return text
     head = (limit - 1) * 2 // 3
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 5", "ranks 0 to 6 and 9": as short for a thousand as for ten."""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][1] + 1:
+            stretches[-1][1] = rank
+        else:
+            stretches.append([rank, rank])
+    texts = [text for a, b in stretches for text in ([f"{a} to {b}"] if b > a + 1 else map(str, range(a, b + 1)))]
+    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more ranges"]
+    listed = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
+    return f"rank{'' if listed.isdigit() else 's'} {listed}"
 
 
 def sentence(text: str) -> str:

@@ -69,7 +69,8 @@ class Block:
     Times are nanoseconds since the epoch; ``end_ns`` is None while the block is open.
 
     For the package: ``tracer``, whose block it is; ``outer``, the block around it; ``is_open``; ``recorded``, False
-    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then.
+    where sampling left it out; ``totals`` of what was launched inside, with the id of the block that it was then;
+    ``marked``: on which streams the device times it, while it is open.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Block:
         "error",
         "is_open",
         "links",
+        "marked",
         "name",
         "outer",
         "parent_id",
@@ -106,6 +108,7 @@ class Block:
         self.recorded = False
         self.is_open = False
         self.totals: Any = None
+        self.marked: Any = None
         self._template: Block | None = None  # the block that was entered while open, for which this one stands in
 
     def __enter__(self) -> "Block":  # noqa: PYI034 - typing.Self is of 3.11
@@ -293,9 +296,8 @@ class Blocks:
         else:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
-            recorded = outer.recorded
-            if recorded and (self._crowded or not number % _LOOK_EVERY):
-                recorded = self._has_room()
+            has_room = not self._crowded and number % _LOOK_EVERY
+            recorded = outer.recorded and bool(has_room or self._has_room())
         if not recorded:
             block.start_ns = time_ns()
             return
@@ -306,8 +308,11 @@ class Blocks:
         now = block.start_ns = time_ns()
         block.recorded = True
         self._boundary(OPEN, number, parent, thread, now, name)
-        if self._listeners:
-            self._tell("block_opened", block)
+        for listener in self._listeners:
+            try:
+                listener.block_opened(block)
+            except Exception as error:  # noqa: BLE001, PERF203 - a listener never reaches the program
+                self._raised(listener, error)
 
     def end(self, block: Block) -> None:
         """A recorded block has been closed; it may be on another thread than its own."""
@@ -333,8 +338,11 @@ class Blocks:
         block.end_ns = end
         attributes = None
         try:
-            if self._listeners:
-                self._tell("block_closed", block)
+            for listener in self._listeners:
+                try:
+                    listener.block_closed(block)
+                except Exception as error:  # noqa: BLE001, PERF203 - as in begin
+                    self._raised(listener, error)
             if block.attributes is not None:
                 attributes = _owned(block.attributes)
         finally:
@@ -409,7 +417,7 @@ class Blocks:
             return self._open_slowly(name, attributes, parent)
         block = Block.__new__(Block)  # and what its constructor does
         block.tracer, block.name, block.attributes, block.links = self, name, attributes, None
-        block.end_ns = block.error = block.totals = block._template = None
+        block.end_ns = block.error = block.totals = block.marked = block._template = None
         block.is_open = False
         try:
             now = block.start_ns = time_ns()
@@ -579,15 +587,11 @@ class Blocks:
         """Calls ``listener`` no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
-    def _tell(self, method: str, block: Block) -> None:
-        for listener in self._listeners:
-            try:
-                getattr(listener, method)(block)
-            except Exception as error:  # noqa: PERF203 - a listener never reaches the program
-                if is_the_programs(error):
-                    raise
-                self.remove_block_listener(listener)
-                log.exception(f"listener {listener!r}", "a block listener raised and was removed")
+    def _raised(self, listener: Any, error: Exception) -> None:
+        if is_the_programs(error):
+            raise error
+        self.remove_block_listener(listener)
+        log.exception(f"listener {listener!r}", "a block listener raised and was removed")
 
 
 def _failed_in_us(error: BaseException) -> bool:

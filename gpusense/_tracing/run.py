@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._capture.recorder import rank_and_world
+from .._capture.identity import rank_and_world
 from .._records.json_codec import dumps, loads
 from .._runtime import log, package, process, threads
 from .start import EXCEPT_INTERRUPT
@@ -48,7 +48,7 @@ class Run(NamedTuple):
     def path(self) -> str:
         """Where this process's session goes: a file of its own by its rank or else its number, empty so far. The run's
         folder lists it from now on."""
-        rank = rank_and_world(os.environ)[0]
+        rank = rank_and_world()[0]
         who = f"rank{rank}" if rank is not None else str(os.getpid())
         path, more = f"{self.before}{who}{self.after}", 1
         while not _is_new(path):  # what a rank starts has its number, too

@@ -31,6 +31,7 @@ class Key(NamedTuple):
     name: str  # of the function; "Send 0 to 3" for a send and its receive
     sequence: int
     again: int = 0  # the how-manieth with this number: a replayed graph may give the same again
+    ends: tuple[int, int] | None = None  # of a send: from which rank to which
 
 
 #: A record with what the other parts of its collective have in common with it.
@@ -83,9 +84,10 @@ class Joined(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The collectives of one communicator that are alike: function, size, algorithm and protocol."""
+    """The collectives that are alike: function, size, algorithm and protocol, of one communicator or of several of the
+    same ranks in the same order, such as one a layer."""
 
-    communicator: str
+    communicator: str  # the first one
     communicator_name: str | None
     name: str  # as of a :class:`Key`
     bytes: int | None  # of each call
@@ -102,6 +104,8 @@ class Row(NamedTuple):
     hidden_ns: int | None = None  # of all ranks: the rest of the same calls
     members: tuple[int, ...] = ()  # places among the sessions of those that took part
     nodes: int | None = None
+    communicators: int = 1
+    ends: tuple[int, ...] = ()  # of a send: places among the sessions of who sends and who receives, of those known
 
     @property
     def algorithm_bandwidth(self) -> float | None:
@@ -118,13 +122,16 @@ class Row(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A collective that some ranks of a communicator began and others did not: what a hang waits for."""
+    """A collective that some ranks of a communicator began and others did not: what a hang waits for. Ranks are those
+    of the communicator."""
 
     key: Key
     present: tuple[int, ...]  # they wait in it
     queued: tuple[int, ...]  # their host has launched it, their device has not begun it
     absent: tuple[int, ...]
     since_ns: int  # the first one waits since
+    processes: dict[int, int]  # of each rank that was seen its place among the sessions
+    communicator_name: str | None = None
 
 
 class Collectives(NamedTuple):
@@ -180,7 +187,9 @@ def _joined(processes: Sequence[list[_Keyed]]) -> Collectives:
     unmatched = 0
     for key, parts in found.items():
         known = members.get(key.communicator, {})
-        expected = 2 if key.name.startswith("Send ") else len(known)
+        if key.ends is not None:
+            known = {rank: known[rank] for rank in key.ends if rank in known}
+        expected = len(known) if key.ends is None else 2
         begun = sorted(_parts(parts, offsets), key=_start)
         if len(begun) >= expected > 1:
             joined.append(Joined(key, parts[0][1].bytes, tuple(begun)))
@@ -189,12 +198,14 @@ def _joined(processes: Sequence[list[_Keyed]]) -> Collectives:
             unmatched += len(parts)
             continue
         absent = [rank for rank in known if furthest.get((key.communicator, key.name, rank), -1) < key.sequence]
-        queued = [record.rank or 0 for _, record in parts if record.device_start_ns is None]
+        queued = [record.rank for _, record in parts if record.device_start_ns is None and record.rank in known]
         if not absent and not queued:
             unmatched += len(parts)
             continue
-        waiting = sorted(part.rank for part in begun)
-        missing.append(Missing(key, tuple(waiting), tuple(sorted(queued)), tuple(sorted(absent)), begun[0].start_ns))
+        waiting = [part.rank for part in begun if part.rank in known]
+        present, late, never = (tuple(sorted(ranks)) for ranks in (waiting, queued, absent))
+        name = parts[0][1].communicator_name
+        missing.append(Missing(key, present, late, never, begun[0].start_ns, known, name))
     joined.sort(key=lambda each: each.parts[-1].start_ns)
     missing.sort(key=lambda each: each.since_ns)
     lacking = {name: size - len(members.get(name, ())) for name, size in sizes.items()}
@@ -206,11 +217,18 @@ def _joined(processes: Sequence[list[_Keyed]]) -> Collectives:
 
 def _table(processes: Sequence[list[_Keyed]], told: Collectives) -> list[Row]:
     together = {each.key: each for each in told.joined}
+    first_of: dict[tuple[int, ...], str] = {}
+    like = {
+        name: first_of.setdefault(tuple(process for _, process in sorted(ranks.items())), name)
+        for name, ranks in told.members.items()
+        if len(ranks) > 1 and name not in told.absent
+    }
     groups: dict[tuple[Any, ...], dict[Key, GpuCollective]] = defaultdict(dict)
     beside: dict[tuple[Any, ...], list[int]] = {}  # exposed and hidden nanoseconds
     for records in processes:
         for key, record in records:
-            alike = key.communicator, key.name, record.bytes, record.algorithm, record.protocol
+            communicator = like.get(key.communicator, key.communicator)
+            alike = communicator, key.name, record.bytes, record.algorithm, record.protocol
             groups[alike].setdefault(key, record)
             alone, length = exposed_of(record), record.duration_ns
             if alone is not None and length is not None:
@@ -224,7 +242,8 @@ def _table(processes: Sequence[list[_Keyed]], told: Collectives) -> list[Row]:
         lengths = [each.duration_ns for each in whole] if whole else [each.duration_ns for each in calls.values()]
         known = [length for length in lengths if length is not None]
         last = Counter((each.last.rank, each.last.process) for each in whole).most_common(1)
-        first = next(iter(calls.values()))
+        key, first = next(iter(calls.items()))
+        places = [told.members[key.communicator].get(rank) for rank in key.ends or ()]
         exposed, hidden = beside.get(alike, (None, None))
         found.append(
             Row(
@@ -245,6 +264,8 @@ def _table(processes: Sequence[list[_Keyed]], told: Collectives) -> list[Row]:
                 hidden,
                 tuple(sorted({part.process for part in whole[0].parts})) if whole else (),
                 first.nodes,
+                len({key.communicator for key in calls}),
+                tuple([place for place in places if place is not None]),
             )
         )
     return sorted(found, key=lambda row: -(row.typical_ns or 0) * row.calls)
@@ -297,13 +318,13 @@ def _keyed(records: Iterable[GpuCollective]) -> list[_Keyed]:
     seen: dict[Key, int] = {}
     found = []
     for record in records:
-        communicator, name, sequence = record.communicator, record.name, record.sequence
+        communicator, name, sequence, ends = record.communicator, record.name, record.sequence, None
         if communicator is None:
             continue
-        if record.peer is not None:
+        if record.peer is not None and record.rank is not None:
             ends = (record.rank, record.peer) if name == "Send" else (record.peer, record.rank)
             name = f"Send {ends[0]} to {ends[1]}"
-        key = Key(communicator, name, -1 if sequence is None else sequence)
+        key = Key(communicator, name, -1 if sequence is None else sequence, ends=ends)
         count = seen.get(key, 0)
         seen[key] = count + 1
         if sequence is None:

@@ -7,6 +7,7 @@ from .._records.metrics import GpuMetrics
 from .._runtime.text import one_line
 from ..session import Session
 from .anomalies import median
+from .counters import block_shares
 from .sampled import concerned
 
 #: A difference of clocks that is not worth a word.
@@ -28,7 +29,8 @@ def names(session: Session) -> str:
 def conditions(before: _Side, after: _Side, same_kernels: bool = False) -> list[str]:
     """What differs, most telling first: "same kernels, SM clock 12 % lower (1,980 → 1,742 MHz)", "torch 2.9 → 2.11".
 
-    Clocks are medians of the samples in which a device was busy. ``same_kernels``: both sides launched the same.
+    Clocks are what hardware counters say of the devices' work, else medians of the samples in which one was busy.
+    ``same_kernels``: both sides launched the same.
     """
     same = "same kernels, " if same_kernels else ""
     clocks = [f"{same}{sentence}" for sentence in _clocks(before, after)]
@@ -37,19 +39,44 @@ def conditions(before: _Side, after: _Side, same_kernels: bool = False) -> list[
 
 def clocks_are_known(before: _Side, after: _Side) -> bool:
     """Whether both sides were sampled, so that a slower clock would show."""
-    return all(_clock(side, lambda sample: sample.clocks.sm_mhz) is not None for side in (before, after))
+    return bool(_both(before, after, _SM_CLOCKS))
 
 
 def _clocks(before: _Side, after: _Side) -> Iterator[str]:
-    reads: tuple[tuple[str, Callable[[GpuMetrics], float | None]], ...] = (
-        ("SM clock", lambda sample: sample.clocks.sm_mhz),
-        ("memory clock", lambda sample: sample.clocks.memory_mhz),
-    )
-    for what, read in reads:
-        low, high = _clock(before, read), _clock(after, read)
-        if low and high and abs(high / low - 1) >= _SAME_CLOCK:
+    for what, reads in (("SM clock", _SM_CLOCKS), ("memory clock", (_memory_clock,))):
+        low, high = _both(before, after, reads) or (0.0, 0.0)
+        if low and abs(high / low - 1) >= _SAME_CLOCK:
             word = "lower" if high < low else "higher"
             yield f"{what} {abs(high / low - 1) * 100:.0f} % {word} ({low:,.0f} → {high:,.0f} MHz)"
+
+
+def _both(
+    before: _Side, after: _Side, reads: "Sequence[Callable[[_Side], float | None]]"
+) -> tuple[float, float] | None:
+    """What the first of these that both sides know says of them."""
+    for read in reads:
+        low, high = read(before), read(after)
+        if low and high:
+            return low, high
+    return None
+
+
+def _counted_clock(side: _Side) -> float | None:
+    """The median over devices and runs of what hardware counters say of the time in which a device did work."""
+    rows = (row for run in side for row in run.once(block_shares) if not row.path)
+    known = [row.sm_clock_mhz for row in rows if row.sm_clock_mhz is not None]
+    return median(known) if known else None
+
+
+def _sm_clock(side: _Side) -> float | None:
+    return _clock(side, lambda sample: sample.clocks.sm_mhz)
+
+
+def _memory_clock(side: _Side) -> float | None:
+    return _clock(side, lambda sample: sample.clocks.memory_mhz)
+
+
+_SM_CLOCKS = (_counted_clock, _sm_clock)
 
 
 def _clock(side: _Side, read: Callable[[GpuMetrics], "float | None"]) -> float | None:

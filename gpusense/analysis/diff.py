@@ -14,22 +14,17 @@ from .anomalies import median
 from .blocks import BlockNode, block_tree, times_blocks
 from .busy import device_times, unseen, window
 from .conditions import clocks_are_known, conditions, names
+from .diff_counters import CounterChange, counter_changes
 from .intervals import total
 from .operation import DEVICE_KINDS, Operation, operations
-from .significance import benjamini_hochberg, holm, mann_whitney, runs_needed
+from .processes import compared_path
+from .significance import CALLS, DECISIVE_RUNS, EFFECT, LEVEL, benjamini_hochberg, holm, mann_whitney, runs_needed
 from .unwritten import untimed
 
-LEVEL = 0.05
-#: Runs a side below which times are shown but never decide.
-DECISIVE_RUNS = 5
-#: Calls a side from which single calls of one run each are compared.
-_CALLS = 8
 #: Shares of device time, of blocks of wall time, from which a time decides.
 _DECIDING_SHARE = 0.05
 #: Operations below this share of device time on both sides are not tested: each test costs power.
 _TESTED_SHARE = 0.02
-#: A significant change smaller than this is called none.
-_EFFECT = 0.01
 #: A share of the run below which capture that was off is not worth a word.
 _MOMENT = 0.01
 #: Kinds that are recorded on request: none on one side may mean that they were not asked for.
@@ -85,7 +80,7 @@ class TimeChange(NamedTuple):
         """ "slower" or "faster" for sure, "no difference shown", or "not tested"."""
         if self.probability is None or self.change is None:
             return "not tested"
-        if self.probability > LEVEL or abs(self.change) < _EFFECT:
+        if self.probability > LEVEL or abs(self.change) < EFFECT:
             return "no difference shown"
         return "slower" if self.change > 0 else "faster"
 
@@ -113,6 +108,7 @@ class Diff(NamedTuple):
     blocks: tuple[TimeChange, ...] = ()  # by what they changed themselves
     conditions: tuple[str, ...] = ()  # what else differs: clocks, devices, versions
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of the runs: labels and files
+    counters: tuple[CounterChange, ...] = ()  # of the hardware; they never decide
     unrecorded: tuple[int, int] = (0, 0)  # runs in which the device timed blocks, and kernels were not recorded
 
     @property
@@ -187,6 +183,7 @@ def compare(before: Sequence[Session], after: Sequence[Session]) -> Diff:
         blocks=_block_times(before, after, trees, sorted(paths[0] & paths[1])),
         conditions=tuple(conditions(before, after, _same_kernels(counts, keys))),
         names=named,
+        counters=tuple(counter_changes(before, after)),
         unrecorded=(sum(map(times_blocks, before)), sum(map(times_blocks, after))),
     )
 
@@ -292,7 +289,7 @@ def _tested_calls(before: Session, after: Session, rows: list[TimeChange]) -> li
     others: list[TimeChange] = []
     for row in rows:
         key = (row.kind, row.what)
-        enough = min(len(side.get(key, ())) for side in durations) >= _CALLS
+        enough = min(len(side.get(key, ())) for side in durations) >= CALLS
         (testable if enough and key in complete else others).append(row)
     keys = [(row.kind, row.what) for row in testable]
     adjusted = benjamini_hochberg([mann_whitney(durations[0][key], durations[1][key]) for key in keys])
@@ -325,18 +322,9 @@ def _complete(run: Session) -> set[_Key]:
 
 
 def _blocks(run: Session) -> dict[Path, BlockNode]:
-    """Blocks with passes by their paths. Processes that have no rank are told by their place."""
-    processes = [one for one in run.meta.get("processes") or () if isinstance(one, dict)]
-    roots = {
-        one.get("root"): f"process {place}"
-        for place, one in enumerate(processes, 1)
-        if len(processes) > 1 and one.get("rank") is None
-    }
-    return {
-        (roots.get(node.path[0], node.path[0]), *node.path[1:]): node
-        for _, node in block_tree(run).walk()
-        if node.passes
-    }
+    """Blocks with passes by their paths."""
+    compared = compared_path(run)
+    return {compared(node.path): node for _, node in block_tree(run).walk() if node.passes}
 
 
 def _named(paths: set[Path]) -> list[str]:
@@ -365,7 +353,7 @@ def _block_times(
         )
         own = [sum(node.times.own_ns or 0 for node in side) / len(side) for side in nodes]
         whole = not any(node.counted for side in nodes for node in side)
-        by_pass = not decisive and whole and min(map(len, passes)) >= _CALLS
+        by_pass = not decisive and whole and min(map(len, passes)) >= CALLS
         sides = passes if by_pass else usual
         basis = "passes" if by_pass else "untested"
         rows.append(TimeChange(" › ".join(path), "block", sides[0], sides[1], share, None, basis, own[1] - own[0]))
@@ -385,7 +373,7 @@ def _on_device(what: str, nodes: list[list[BlockNode]], share: float, decisive: 
     usual = [tuple(round(median(node.device_lengths or [_device_avg(node)])) for node in side) for side in nodes]
     passes = [tuple(length for node in side for length in node.device_lengths) for side in nodes]
     whole = all(len(node.device_lengths) == node.times.device_passes for side in nodes for node in side)
-    by_pass = not decisive and whole and min(map(len, passes)) >= _CALLS
+    by_pass = not decisive and whole and min(map(len, passes)) >= CALLS
     sides, basis = (passes, "passes") if by_pass else (usual, "untested")
     total = [sum(node.times.device_ns or 0 for node in side) / len(side) for side in nodes]
     return [TimeChange(f"{what}, device", "block", sides[0], sides[1], share, None, basis, total[1] - total[0])]
@@ -422,6 +410,9 @@ def _notes(before: Sequence[Session], after: Sequence[Session], counts: list[Cou
         )
     if any(row.what == "kernels" for row in counts) and not clocks_are_known(before, after):
         notes.append("Clocks were not sampled on both sides: a slower GPU cannot be told from slower code.")
+    counted = [any(len(run.counter_samples) for run in side) for side in (before, after)]
+    if any(counted) and not all(counted):
+        notes.append("Hardware counters were sampled on one side only: they are not compared.")
     notes += [
         f"{row.what}: recorded on one side only; were they asked for in both?"
         for row in counts

@@ -1,9 +1,10 @@
 """The processes of a merged session, apart again: each alone, or those together that shared a device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._records.device_identity import card
+from .._records.records import Path
 from .._records.work import WorkTable
 from ..session import Session
 
@@ -12,6 +13,17 @@ def processes_of(session: Session) -> list[dict[str, Any]]:
     """The processes of a merged session, as ``meta["processes"]`` lists them; empty for a session of one."""
     listed = session.meta.get("processes")
     return [one for one in listed or () if isinstance(one, dict) and isinstance(one.get("root"), str)]
+
+
+def compared_path(session: Session) -> Callable[[Path], Path]:
+    """What a path is called where runs are compared: of processes that have no rank, the place stands for the root."""
+    processes = processes_of(session)
+    roots = {
+        one["root"]: f"process {place}"
+        for place, one in enumerate(processes, 1)
+        if len(processes) > 1 and one.get("rank") is None
+    }
+    return lambda path: (roots.get(path[0], path[0]), *path[1:]) if path else path
 
 
 def divided(session: Session, places: Mapping[str, int]) -> list[Session]:

@@ -5,13 +5,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
-from operator import mul, ne
+from operator import attrgetter, mul, ne
 from statistics import median
 from typing import Any, NamedTuple
 
 from .._records import lanes
-from .._records.records import BlockRecord, Path
+from .._records.records import LOADER, BlockRecord, Path
 from .._records.work import WorkTable
+from .._runtime.text import one_line
 from ..session import Session
 from .busy import window
 from .processes import processes_of
@@ -175,6 +176,27 @@ class Program:
         for spans in passes.values():
             spans.sort()
         return dict(sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))))
+
+    @property
+    def other_threads(self) -> list[str]:
+        """The names of Python's threads beside the main one, as far as they are known."""
+        rows = self._meta.get("threads") or ()
+        names = [one_line(str(row.get("name")), 40) for row in rows if isinstance(row, dict)]
+        return [name for name in dict.fromkeys(names) if name != "MainThread"]
+
+    @cached_property
+    def loads(self) -> "list[BlockRecord]":
+        """Waits for a DataLoader, in order: blocks of the torch integration, or ranges of torch's own profiler."""
+        return sorted(
+            (
+                record
+                for record in self._session.records
+                if type(record) is BlockRecord
+                and (record.name == LOADER or record.name.startswith(f"enumerate({LOADER})#"))
+                and (self.root is None or record.path[:1] == (self.root,))
+            ),
+            key=attrgetter("start_ns"),
+        )
 
     def _named(self, steps: Steps) -> str:
         """What the program calls its steps, if one of its blocks is passed as often and holds most of the work."""

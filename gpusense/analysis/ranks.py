@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from .._records.records import GpuCollective, GpuKernel
-from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, ranks_text, rate_text, sentence, size_text, time_text
 from ..session import Session
 from .anomalies import median
 from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_links
@@ -51,6 +51,7 @@ class Ranks(NamedTuple):
     alike: tuple[tuple[int, ...], ...] = ()  # places in ``ranks`` of those that hardly differ, most first
     slow: tuple[Slow, ...] = ()  # collectives that take longer than others of their kind
     together: tuple[int, ...] = ()  # places in ``ranks`` of those that the others wait for, where these are several
+    unrecorded: int = 0  # ranks of a communicator that were not recorded, of that which lacks most
 
 
 class Job(NamedTuple):
@@ -88,12 +89,11 @@ def ranks(sessions: Sequence[Session]) -> Ranks:
 def _compared(these: Job) -> Ranks:
     notes: list[str] = []
     seen = _arrived(these, notes)
-    rows = []
+    rows, summed = [], list[int]()
     for at, (rank, session) in enumerate(zip(these.numbers, these.sessions, strict=True)):
         figures = figures_of(session)
         name = name_of(session, rank)
-        if figures.summed:
-            notes.append(f"{name}: short kernels were only summed; computing time is a lower bound")
+        summed += [at] if figures.summed else []
         rows.append(
             RankTime(
                 rank=rank,
@@ -113,6 +113,9 @@ def _compared(these: Job) -> Ranks:
                 sm_mhz=figures.sm_mhz,
             )
         )
+    if summed:
+        whose = names_text([rows[at] for at in summed])
+        notes.append(f"short kernels of {whose} were only summed; computing time is a lower bound")
     mean = sum(row.compute_ns for row in rows) / len(rows) if rows else 0
     return Ranks(
         ranks=tuple(rows),
@@ -125,6 +128,7 @@ def _compared(these: Job) -> Ranks:
         alike=tuple(map(tuple, clusters(rows))),
         slow=tuple(slow_links(these.rows)),
         together=_together(rows) if _straggler(rows) is None else (),
+        unrecorded=seen.unrecorded,
     )
 
 
@@ -180,10 +184,9 @@ def telling(sessions: Sequence[Session], most: int) -> list[int]:
     these = job(sessions)
     answer, by_number = _compared(these), {_number(one, place): place for place, one in enumerate(sessions)}
     chosen: list[int] = []
-    if answer.missing and these.told is not None:
+    if answer.missing:
         first = answer.missing[0]
-        known = these.told.members[first.key.communicator]
-        chosen += [known[rank] for rank in (*first.absent, *first.queued)[:1]]
+        chosen += [first.processes[rank] for rank in (*first.absent, *first.queued)[:1]]
     if answer.straggler is not None:
         chosen.append(these.numbers.index(answer.straggler))
     chosen += [slow.row.members[0] for slow in answer.slow[:1]]
@@ -195,7 +198,7 @@ def telling(sessions: Sequence[Session], most: int) -> list[int]:
 def names_text(rows: Sequence[RankTime]) -> str:
     """ "ranks 0 to 62"; "process 41 and 6 others" where they have no ranks."""
     if all(row.name == f"rank {row.rank}" for row in rows):
-        return _numbers([row.rank for row in rows])
+        return ranks_text([row.rank for row in rows])
     first = one_line(rows[0].name, 40)
     return first if len(rows) == 1 else f"{first} and {count_text(len(rows) - 1, 'other')}"
 
@@ -247,6 +250,13 @@ def shown_text(session: Session) -> str:
     return f"{said} Work is shown of {names_text(shown)}; name the files of other ranks to see theirs.".lstrip()
 
 
+def notes_on(session: Session) -> tuple[str, ...]:
+    """What the comparison of a job's ranks lacks; none where the processes are no ranks of a job."""
+    answer = session.once(ranks_of)
+    numbered = answer is not None and all(row.name == f"rank {row.rank}" for row in answer.ranks)
+    return answer.notes if answer is not None and numbered else ()
+
+
 def job_of(session: Session) -> Job:
     """Of the processes of a session, merged or not."""
     return job(split(session))
@@ -283,7 +293,7 @@ def late_text(slow: RankTime) -> str:
 
 def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
     """What the ranks' comparison says, as findings. ``why``: what keeps the rank that is late."""
-    found = [_hang(answer.missing)] if answer.missing else []
+    found = [_hang(answer)] if answer.missing else []
     if answer.straggler is not None:
         slow = next(row for row in answer.ranks if row.rank == answer.straggler)
         waits = [row.waited_ns for row in answer.ranks if row.rank != answer.straggler]
@@ -299,6 +309,7 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
                         f"{time_text(sum(row.compute_ns for row in answer.ranks) / len(answer.ranks))}."
                     ),
                     f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends.",
+                    *([sentence(_unrecorded_text(answer.unrecorded))] if answer.unrecorded else ()),
                 ),
                 "Give it less work or equal shapes; look at its clocks, its input pipeline and who else uses its card.",
                 "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
@@ -374,42 +385,37 @@ def _slow_link(answer: Ranks, slow: Slow) -> Finding:
     )
 
 
-def _hang(missing: Sequence[Missing]) -> Finding:
+def _hang(answer: Ranks) -> Finding:
     """The first collective that not all ranks came to."""
-    key, present, queued, absent, _ = missing[0]
-    who = _numbers(absent or queued)
-    why = "never launched it" if absent else "launched it, and its device never began it"
+
+    def names(each: Missing, ranks: Sequence[int]) -> str:
+        return names_text([answer.ranks[each.processes[rank]] for rank in ranks])
+
+    def called(each: Missing) -> str:
+        ends = [names(each, [rank]) for rank in each.key.ends or ()]
+        between = f" from {ends[0]} to {ends[1]}" if ends else ""
+        return f"{each.key.name.partition(' ')[0]} number {each.key.sequence:,}{between}"
+
+    first, more = answer.missing[0], answer.missing[1:]
+    late = first.absent or first.queued
+    who, theirs = names(first, late), ranks_text(late)
+    why = "never launched it" if first.absent else "launched it, and its device never began it"
+    named = f" (“{one_line(first.communicator_name, 40)}”)" if first.communicator_name else ""
+    of = f"{'' if who == theirs else theirs + ' of '}communicator {first.key.communicator}{named}"
     return Finding(
         "hang",
-        f"{_capital(who)} did not come to {key.name} number {key.sequence:,}, in which {_numbers(present)} waited at "
-        "the end of the run.",
+        f"{_capital(who)} did not come to {called(first)}, in which {names(first, first.present)} waited at the end of "
+        "the run.",
         (
-            f"{_capital(who)} {why}. Ranks are those of communicator {key.communicator}.",
-            *(
-                f"{_capital(_numbers(each.present))} waited in {each.key.name} number {each.key.sequence:,}."
-                for each in missing[1:4]
-            ),
-            *([f"{len(missing) - 4:,} more collectives were waited in."] if len(missing) > 4 else ()),
+            f"{_capital(who)} {why}: {of}.",
+            *(f"{_capital(names(each, each.present))} waited in {called(each)}." for each in more[:3]),
+            *([f"{len(more) - 3:,} more collectives were waited in."] if len(more) > 3 else ()),
         ),
         "Look at what these ranks did instead: an exception, a branch that calls other collectives or none, a loader "
         "that ran out first.",
         "high",
         where=who,
     )
-
-
-def _numbers(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 0, 1 and 5", "ranks 0 to 6 and 9"."""
-    stretches: list[list[int]] = []
-    for rank in sorted(ranks):
-        if stretches and rank == stretches[-1][1] + 1:
-            stretches[-1][1] = rank
-        else:
-            stretches.append([rank, rank])
-    texts = [text for a, b in stretches for text in ([f"{a} to {b}"] if b > a + 1 else map(str, range(a, b + 1)))]
-    word = "rank" if len(ranks) == 1 else "ranks"
-    shown = texts if len(texts) <= 5 else [*texts[:4], f"{len(texts) - 4:,} more ranges"]
-    return f"{word} {', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else f"{word} {''.join(shown)}"
 
 
 def _capital(name: str, most: int = 60) -> str:
@@ -447,6 +453,18 @@ def _matched(sessions: list[Session], notes: list[str]) -> list[list[GpuKernel]]
     return found
 
 
+def _why_untold(sessions: Sequence[Session]) -> list[str]:
+    """Why NCCL told nothing of collectives whose kernels are there."""
+    rows = [row for one in sessions for name, row in (one.meta.get("sources") or {}).items() if name.endswith("nccl")]
+    whys = [
+        row.get("reason")
+        or "its communicators were made before gpusense came, or its profiler interface is another than versions 2 to 6"
+        for row in rows
+        if not row.get("communicators")
+    ]
+    return [f"NCCL told of no collectives: {why}; their kernels are compared in order" for why in dict.fromkeys(whys)]
+
+
 def _calls_text(calls: list[int]) -> str:
     """ "20, 0"; of many ranks "20 (63 ranks), 19 (1 rank)"."""
     if len(calls) <= 8:
@@ -474,21 +492,19 @@ class _Arrived(NamedTuple):
     late_ns: Sequence[list[int]]  # of each one in which it came last
     waited_ns: Counter[int]
     missing: tuple[Missing, ...]
+    unrecorded: int
 
 
 def _arrived(these: Job, notes: list[str]) -> _Arrived:
     told, sessions = these.told if len(these.sessions) > 1 else None, list(these.sessions)
+    unrecorded = max(told.absent.values(), default=0) if told is not None else 0
     if told is not None and told.joined:
         arrivals = [[(part.start_ns, part.process) for part in each.parts] for each in told.joined]
         offsets, error = told.offsets_ns, told.error_ns
-        if told.absent:
-            lacking = max(told.absent.values())
-            notes.append(
-                f"{count_text(lacking, 'rank')} of a communicator {'was' if lacking == 1 else 'were'} not recorded: "
-                "whom the others waited for may be one of these"
-            )
+        notes += [_unrecorded_text(unrecorded)] if unrecorded else []
     else:
         matched = _matched(sessions, notes)
+        notes += _why_untold(sessions) if matched else []
         offsets, error = _clocks(matched) if matched else ((None,) * len(sessions), None)
         arrivals = [
             sorted(
@@ -498,7 +514,7 @@ def _arrived(these: Job, notes: list[str]) -> _Arrived:
             for group in matched
         ]
     missing = told.missing if told is not None else ()
-    seen = _Arrived(offsets, error, len(arrivals), Counter(), [[] for _ in sessions], Counter(), missing)
+    seen = _Arrived(offsets, error, len(arrivals), Counter(), [[] for _ in sessions], Counter(), missing, unrecorded)
     for arrived in arrivals:
         latest, last = arrived[-1]
         seen.late_ns[last].append(latest - arrived[-2][0])
@@ -506,6 +522,11 @@ def _arrived(these: Job, notes: list[str]) -> _Arrived:
             seen.collectives[at] += 1
             seen.waited_ns[at] += latest - start
     return seen
+
+
+def _unrecorded_text(count: int) -> str:
+    were = "was" if count == 1 else "were"
+    return f"{count_text(count, 'rank')} of a communicator {were} not recorded: whom the others waited for may be there"
 
 
 def _events(late_ns: list[int]) -> dict[str, int]:

@@ -3,8 +3,10 @@
 All shares are of the phase that is judged: the steps, where there are such.
 """
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from .._records import lanes
@@ -15,6 +17,7 @@ from .._runtime.text import count_text, one_line, percent_text, rate_text, size_
 from . import rules_counters
 from .facts import Facts, Finding
 from .families import family, precision, uses_tensor_cores
+from .intervals import Interval, intersect, subtract, total, union
 from .operation import DEVICE_KINDS, WAYS
 from .processes import processes_of
 from .rows import Rows, marked
@@ -138,6 +141,13 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
     )
 
 
+#: What to do about copies that nothing runs beside, by direction.
+_BESIDE = {
+    "cpu_to_gpu": "Copy the next input, or the next layer's weights, on a second stream while this one is computed",
+    "gpu_to_cpu": "Copy less, or copy results on a second stream while the next ones are computed",
+}
+
+
 def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
     most = max(rows, key=lambda row: row.total_ns)
     ran, one = ("passes", "pass") if view.graphics else ("kernels", "kernel")
@@ -158,8 +168,8 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
         ],
         "Copy less: only what has changed, or bind the buffer or texture itself."
         if view.graphics
-        else "Copy the next input on a second stream while this one is computed (pinned memory, non_blocking=True, an "
-        "event to wait for it).",
+        else f"{_BESIDE['gpu_to_cpu' if most.direction == 'gpu_to_cpu' else 'cpu_to_gpu']} (pinned memory, "
+        "non_blocking=True, an event to wait for it).",
         where=copies_text(most.direction),
     )
 
@@ -266,6 +276,57 @@ def fp32_math(facts: Facts) -> Iterator[Finding]:
             else "Use float16 (torch.autocast with torch.amp.GradScaler): this device's tensor cores have no TF32.",
             where=view.label(rows[0][0]),
         )
+
+
+class _Named(NamedTuple):
+    """Kernels that are a finding by what they are called."""
+
+    kind: str
+    is_one: Callable[[str], object]
+    saves: float  # of their time
+    what: str  # the device does
+    fix: str
+    confidence: str
+
+
+_NAMED = (
+    _Named(
+        "fp64_math",
+        lambda name: precision(name) == "fp64",
+        0.8,
+        "multiplies in double precision",
+        "If the results do not need it, use float32, with TF32 or bfloat16 on tensor cores: NumPy's arrays are double "
+        "unless you say otherwise (tensor.float(), dtype=numpy.float32).",
+        "medium",
+    ),
+    _Named(
+        "layout_conversions",
+        re.compile("nchwtonhwc|nhwctonchw", re.IGNORECASE).search,
+        1.0,
+        "turns tensors into the layout that convolutions want (NCHW, NHWC), and back,",
+        "Keep all in one layout: model.to(memory_format=torch.channels_last), and the same for the input.",
+        "high",
+    ),
+)
+
+
+def by_names(facts: Facts) -> Iterator[Finding]:
+    """Double precision, which few programs need; tensors whose layout is not that of the convolutions."""
+    for view in facts.views:
+        for one in _NAMED:
+            names = [name for name in view.kernels if one.is_one(name)]
+            spent = sum(view.kernels[name][1] for name in names)
+            if view.share(spent) >= MUCH:
+                yield finding(
+                    view,
+                    one.kind,
+                    one.saves * min(spent, view.parts.kernel),
+                    f"{view.text} {one.what} for {kernels_text(view, spent)}.",
+                    shares_of(view, names),
+                    one.fix,
+                    confidence=one.confidence,
+                    where=view.label(names[0]),
+                )
 
 
 def unfused(facts: Facts) -> Iterator[Finding]:
@@ -471,15 +532,18 @@ def _why_serial(view: View, streams: "dict[int | None, int]") -> list[str]:
     return said
 
 
-def imbalance(facts: Facts) -> Iterator[Finding]:
-    """Devices of one process of which one has most of the work."""
+def _by_process(facts: Facts) -> list[list[View]]:
+    """The CUDA devices of each process that uses several, busiest first."""
     found: dict[int, list[View]] = {}
     for view in facts.views:
         if view.key[0] == "cuda":
             found.setdefault(id(view.program), []).append(view)
-    for views in found.values():
-        if len(views) < 2:
-            continue
+    return [views for views in found.values() if len(views) > 1]
+
+
+def imbalance(facts: Facts) -> Iterator[Finding]:
+    """Devices of one process of which one has most of the work."""
+    for views in _by_process(facts):
         busy = [view.parts.kernel for view in views]
         most, mean = max(busy), sum(busy) / len(busy)
         view = views[busy.index(most)]
@@ -500,6 +564,41 @@ def imbalance(facts: Facts) -> Iterator[Finding]:
             "Divide the work by what each device does in a second, and move layers or batches to the ones that wait.",
             where=", ".join(one.text for one in views),
         )
+
+
+#: Devices take turns where for so much of the time one of them works, and for so little of that another one, too.
+_ANY, _BESIDE_IT = 0.8, 0.1
+
+
+def taking_turns(facts: Facts) -> Iterator[Finding]:
+    """Devices of one process that work one after the other, as those with half of a model's layers each."""
+    for found in _by_process(facts):
+        views = [view for view in found if view.share(view.parts.busy) >= MUCH]
+        if len(views) < 2:
+            continue
+        sums = sum(view.parts.busy for view in views)
+        any_ns = total(union(chain.from_iterable(map(_busy, views))))
+        view = views[0]
+        if view.share(any_ns) < _ANY or sums - any_ns > _BESIDE_IT * sums:
+            continue
+        each = ", ".join(f"{one.text} {percent_text(one.share(one.parts.busy))}" for one in views[:8])
+        yield finding(
+            view,
+            "devices_take_turns",
+            any_ns - sums / len(views),
+            f"{len(views)} GPUs take turns: for {each_text(view, any_ns)} one of them works, and next to never two.",
+            [f"Busy are {each}."],
+            "Give them work at once: parts of a batch in a pipeline, each layer divided among all of them (tensor "
+            "parallelism), or a copy of the model on each. If it fits on one GPU, use one.",
+            where=", ".join(one.text for one in views),
+        )
+
+
+def _busy(view: View) -> list[Interval]:
+    """When the device worked in its phase."""
+    walk = view.walk
+    inside = intersect(view.spans, [(walk.first_ns or 0, walk.last_ns or 0)])
+    return subtract(inside, list(zip(walk.gaps.start, walk.gaps.end, strict=True)))
 
 
 def shared_device(facts: Facts) -> Iterator[Finding]:
@@ -706,9 +805,11 @@ RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     small_copies,
     exposed_collectives,
     fp32_math,
+    by_names,
     unfused,
     launch_sizes,
     imbalance,
+    taking_turns,
     shared_device,
     unusual,
     device_state,

@@ -10,13 +10,14 @@ from operator import sub
 from statistics import median
 from typing import NamedTuple
 
+from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from .facts import Facts, Finding, waits_for_device
 from .program import START_UP, STEADY
 from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
-from .words import among_steps, between_text, each_text, kernel_text, path_text, place_text, places_text
+from .words import among_steps, block_text, each_text, kernel_text, path_text, place_text, places_text
 
 #: Waiting times this uneven are those of a server for its requests: those of a loader differ less.
 _RANDOM = 0.6
@@ -26,6 +27,8 @@ _ORDINARY_NS = 10_000_000_000
 _SHORT_NS = 20_000
 #: A request is a long one from so many times the usual on.
 _FAR_LONGER = 3
+#: What happens in so few steps says little about a longer run.
+_ONCE = 2
 #: What is made at its first use need not be used in the first step: so many may go by before.
 _FIRST_FEW = 5
 
@@ -75,7 +78,9 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
     """Kernels so short that launching them takes longer."""
     for view in facts.feeding:
         cause = view.causes["launch"]
-        calls = sum(count for count, _ in view.kernels.values())
+        lengths = {kind: _lengths_of(view, kind) for kind in ("kernel", "memset")}
+        what = max(lengths, key=lambda kind: len(lengths[kind]))
+        calls = len(lengths[what])
         if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
             continue
         if _copies_dominate(view, cause.gaps):
@@ -89,7 +94,7 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             "launch_bound",
             cause.total_ns - max(0, slow_ns - LAUNCH_NS * len(slow)),
             f"{view.text} is idle for {each_text(view, cause.total_ns)}, between "
-            f"{among_steps(view, calls, 'kernel')} {_lengths_text(view, calls)}.",
+            f"{among_steps(view, calls, what)} {_lengths_text(lengths[what])}.",
             [
                 (
                     f"{count_text(short, 'gap')} of at most 100 µs, "
@@ -103,19 +108,34 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
                 *([f"Most of them lie {heavy}."] if heavy else []),
                 *_held_up(view),
             ],
-            "Launch less: replay the step as a CUDA graph, fuse kernels (torch.compile), use fused or foreach "
-            "optimizers, or enlarge the batch.",
+            _LAUNCH_LESS[what],
             where=heavy or "",
         )
 
 
-def _lengths_text(view: View, calls: int) -> str:
+_LAUNCH_LESS = {
+    "kernel": (
+        "Launch less: replay the step as a CUDA graph, fuse kernels (torch.compile), use fused or foreach optimizers, "
+        "or enlarge the batch."
+    ),
+    "memset": (
+        "Clear less: let gradients go (zero_grad(set_to_none=True)), clear one buffer that holds them all, or make "
+        "with empty() what is written anyhow."
+    ),
+}
+
+
+def _lengths_of(view: View, kind: str) -> list[int]:
+    """How long each piece of work of a kind took."""
+    kinds = view.work.kinds
+    return [ns for number, lengths in view.lengths.items() if kinds[number].kind == kind for ns in lengths]
+
+
+def _lengths_text(lengths: Sequence[int]) -> str:
     """ "that run 2.64 µs on average: launching …"; of few long ones among many short ones what half of them take."""
-    average = view.kernel_ns / calls
+    average = sum(lengths) / len(lengths)
     if average <= _SHORT_NS:
         return f"that run {time_text(average)} on average: launching them takes longer than running them"
-    work = view.work
-    lengths = (work.end[row] - work.start[row] for row in view.rows if work.kinds[work.kind[row]].kind == "kernel")
     return f"of which half run at most {time_text(median(lengths))}: launching those takes longer than running them"
 
 
@@ -149,7 +169,7 @@ def synchronising(facts: Facts) -> Iterator[Finding]:
             continue
         number, calls = _waiting_calls(view)
         lines = [wait for wait in facts.waits if wait.source_line]
-        where = one_line(lines[0].source_line or "") if lines else between_text(view, cause.gaps)
+        where = one_line(lines[0].source_line or "") if lines else place_text(view, cause.gaps)
         mostly = f", mostly {'at ' if lines else ''}{where}" if where else ""
         once = (
             view.told is not None and 0 < number <= 1.2 * view.told.number and 3 * view.parts.busy >= 2 * view.length_ns
@@ -284,8 +304,79 @@ def _before_requests(view: View, gaps: Sequence[int]) -> bool:
     return bool(rows) and steps is not None and rows[0][3] >= 0.7 * whole and rows[0][2] <= 1.2 * steps.number
 
 
+#: Python takes its lock from a thread after so long, if another one waits for it; how exact that is.
+_SWITCH_NS, _SWITCHED_NS = 5_000_000, 500_000
+#: So many such waits are no chance.
+_SWITCHES = 20
+
+
+def _held_by_python(view: View, gaps: Sequence[int]) -> bool:
+    """Whether another thread of Python keeps the one that launches from it: from launch to launch it takes as long as
+    Python leaves a thread alone, now here and now there."""
+    between, start = view.walk.gaps, view.work.start
+    lengths = [start[between.after[number]] - start[between.before[number]] for number in gaps]
+    fitting = sum(abs(ns - max(1, round(ns / _SWITCH_NS)) * _SWITCH_NS) <= _SWITCHED_NS for ns in lengths)
+    return (
+        len(gaps) >= _SWITCHES
+        and fitting >= 0.8 * len(gaps)
+        and 2 * max(count for *_, count, _ in view.places(gaps)) < len(gaps)
+    )
+
+
+def _waiting_for_python(view: View, cause: Cause) -> Finding:
+    threads = view.program.other_threads
+    return finding(
+        view,
+        "starved",
+        cause.total_ns,
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, because another thread holds Python's interpreter "
+        "while the host would launch.",
+        [
+            (
+                f"Most of {count_text(len(cause.gaps), 'gap')} come from 5 ms between two launches, or a multiple: so "
+                "long a thread keeps the interpreter when others wait. They lie at no one place."
+            ),
+            *([f"Threads beside the main one: {', '.join(threads[:5])}."] if threads else []),
+        ],
+        "Move what that thread computes to a process, or into code that lets the interpreter go, as NumPy's. A shorter "
+        "sys.setswitchinterval() makes each wait shorter.",
+        confidence="medium",
+        where="another thread",
+    )
+
+
+#: A pause is one of few where it has so much of all that the device waits for the host.
+_PAUSE = 0.1
+
+
+def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
+    """Of a program without steps: a few long pauses among many, the longest first. What was done then nobody knows."""
+    starts, low = view.walk.gaps.start, view.program.window[0]
+    pauses = [
+        f"{time_text(view.shown(at))} from {time_text(starts[at] - low)} on, {place_text(view, [at])}" for at in long
+    ]
+    return finding(
+        view,
+        "starved",
+        cause.total_ns,
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, waiting for the host: "
+        f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
+        [f"The longest: {'; '.join(pauses[:3])}."],
+        "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
+        where=place_text(view, long[:1]),
+    )
+
+
 def _starved(view: View, cause: Cause) -> Iterator[Finding]:
     """By what the host did: the next input, an answer to what it had read, or something else."""
+    long = sorted((at for at in cause.gaps if view.shown(at) >= _PAUSE * cause.total_ns), key=view.shown, reverse=True)
+    few = 0 < 10 * len(long) <= len(cause.gaps) and 2 * sum(map(view.shown, long)) > cause.total_ns
+    if few and view.told is None and not _loader(view, cause.gaps):
+        yield _paused(view, cause, long)
+        return
+    if not view.graphics and _held_by_python(view, cause.gaps):
+        yield _waiting_for_python(view, cause)
+        return
     gaps = view.walk.gaps
     found: dict[str, list[int]] = {}
     for number in cause.gaps:
@@ -305,8 +396,44 @@ def _awaited(view: View, before: int, after: int) -> str:
     return "answer" if read and max(work.size[before], work.size[after]) <= SMALL_BYTES else "input"
 
 
+_CHEAPER = "smaller files, transforms on the GPU, what is decoded kept"
+
+
+class _Loader(NamedTuple):
+    """The DataLoader in which the host was for most of some gaps."""
+
+    workers: int | None  # None: not known
+    first: bool  # whether it was mostly for the first batch of an epoch
+
+    @property
+    def text(self) -> str:
+        if self.first:
+            return "The first batch of an epoch takes the DataLoader long"
+        if self.workers == 0:
+            return "The DataLoader has no workers, so the main thread makes each batch"
+        workers = "" if self.workers is None else f"'s {count_text(self.workers, 'worker')}"
+        return f"The DataLoader{workers} cannot keep up"
+
+    @property
+    def fix(self) -> str:
+        if self.first and self.workers != 0:
+            return "Keep the workers from one epoch to the next: DataLoader(persistent_workers=True)."
+        more = "Use workers" if self.workers == 0 else "Use more workers"
+        return f"{more} (DataLoader's num_workers), or make a sample cheaper: {_CHEAPER}."
+
+
+def _loader(view: View, gaps: Sequence[int]) -> _Loader | None:
+    """None where the host was elsewhere."""
+    loads = [(one.attributes or {}, spent) for one, spent in view.loads(gaps)]
+    if not loads:
+        return None
+    first = sum(spent for known, spent in loads if known.get(LOADER_BATCH) == 0)
+    return _Loader(loads[0][0].get(LOADER_WORKERS), 2 * first > sum(spent for _, spent in loads))
+
+
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
-    spent = view.gap_ns(gaps)
+    spent, loader = view.gap_ns(gaps), _loader(view, gaps)
+    what = "input" if loader else what
     where = place_text(view, gaps)
     places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
@@ -322,9 +449,9 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
             ),
             *_meanwhile(view, gaps),
             *([f"Of this time {places}."] if places else []),
-            *([_ENDS[what]] if what in _ENDS else []),
+            *([f"{loader.text}."] if loader else [_ENDS[what]] if what in _ENDS else []),
         ],
-        _PREPARE[what],
+        loader.fix if loader else _PREPARE[what],
         where=where or "",
         confidence="medium" if view.graphics else "high",
     )
@@ -338,27 +465,41 @@ def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     return [f"Of this time the host spent {said}."] if named else []
 
 
+_LESS_OFTEN = (
+    "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in another "
+    "thread or process, or less often."
+)
+
+
 def _stall(view: View, stall: Stall) -> Finding:
     steps = view.steps
     assert steps is not None
-    spent = sum(stall.excess)
+    spent, slow = sum(stall.excess), set(stall.steps)
     often = _often(stall.every, len(stall.steps), steps.number)
+    longer = f"{view.text} is idle for {time_text(stall.mean_ns)} longer than usual"
+    gaps = [at for at in view.causes["host"].gaps if steps.at(view.walk.gaps.start[at]) in slow]
+    loader, inside = _loader(view, gaps), block_text(view, gaps)
+    if inside and loader is None:
+        longer += f" {inside}"
+    if loader is not None:
+        often = f"{loader.text}: {often[0].lower()}{often[1:]}"
+    turns = loader is not None and not loader.first and loader.workers == stall.every
     return finding(
         view,
-        "periodic_stall",
+        "starved" if loader else "interruption" if len(stall.steps) == 1 else "periodic_stall",
         spent,
-        f"{often} {view.text} is idle for {time_text(stall.mean_ns)} longer "
-        f"than usual: {percent_text(view.share(spent))} of the time of all steps.",
+        f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
+            *_meanwhile(view, gaps),
+            *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (
                 f"{count_text(len(stall.steps), 'step is', 'steps are')} so slow, of {steps.number:,}: number "
                 f"{', '.join(f'{at:,}' for at in stall.steps[:8])}{' …' if stall.steps[8:] else ''}."
             ),
         ],
-        "Look at what the program does there: saving, logging, evaluation or Python's garbage collection; do it in "
-        "another thread or process, or less often.",
-        where=f"every {stall.every} steps" if stall.every else "some steps",
+        loader.fix if loader else _LESS_OFTEN,
+        where=LOADER if loader else f"every {stall.every} steps" if stall.every else "some steps",
     )
 
 
@@ -507,18 +648,22 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
         one, many = ("pass", "passes") if view.graphics else ("kernel", "kernels")
+        often, each = affected > _ONCE, cause.total_ns / max(1, affected)
+        idle = (
+            each_text(view, cause.total_ns) if often else f"{time_text(each)} in {affected} of {steps.number:,} steps"
+        )
         yield finding(
             view,
-            "recompilation",
+            "recompilation" if often else "interruption",
             cause.total_ns,
-            f"{view.text} is idle for {each_text(view, cause.total_ns)}, each time before "
-            f"a {one} or a size that had not run before: it is compiled or tuned then.",
+            f"{view.text} is idle for {idle}, each time before a {one} or a size that had not run before: it is "
+            "compiled or tuned then.",
             [
                 (
                     f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
                     f"time, {some} among them."
                 ),
-                f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
+                f"The pauses before them take {time_text(each)} in each of these steps.",
             ],
             "Create pipelines before the first frame, and keep them."
             if view.graphics

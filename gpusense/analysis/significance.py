@@ -3,6 +3,15 @@
 from collections.abc import Sequence
 from math import comb, erfc, sqrt
 
+#: A difference that chance alone makes more often than this is none.
+LEVEL = 0.05
+#: One that is smaller than this share is called none, however sure it is.
+EFFECT = 0.01
+#: Runs a side below which times are shown but never decide.
+DECISIVE_RUNS = 5
+#: Calls, passes or parts a side from which those of one run each are compared.
+CALLS = 8
+
 #: Up to this many values in both samples together the distribution is counted out; beyond, it is approximated.
 _EXACT = 40
 

@@ -65,13 +65,12 @@ class TraceSummary(NamedTuple):
     @classmethod
     def of(cls, session: Session) -> "TraceSummary":
         """Statistics of blocks and totals of a session."""
-        facts = session.once(Facts)
-        root = facts.blocks
+        root = session.once(Facts).blocks
         times, seen = root.times, root.gpu_seen
         rows = sorted(session.once(block_operations), key=lambda row: -row.total_ns)
         return cls(
             operations=tuple(rows),
-            wall_ns=facts.window_ns if session.duration_ns is not None else None,
+            wall_ns=_length(session),
             gpu_busy_ns=sum(row.busy_ns for row in session.busy) if seen else None,
             gpu_ns=times.kernel_ns,
             transfer_ns=times.transfer_ns,
@@ -80,6 +79,10 @@ class TraceSummary(NamedTuple):
             reason=session.meta.get("reason", ""),
             observed_share=share_of_time(session, "observed"),
         )
+
+    def later(self, session: Session) -> "TraceSummary":
+        """The same of a session in which nothing but time has passed since."""
+        return self._replace(wall_ns=_length(session), observed_share=share_of_time(session, "observed"))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("\n".join([*tables.lines(self.operations), self._totals()]))
@@ -178,6 +181,10 @@ _FIELDS = {
 
 def _utilization(kernel_ns: int | None, total_ns: int) -> float | None:
     return min(100.0, 100.0 * kernel_ns / total_ns) if kernel_ns is not None and total_ns else None
+
+
+def _length(session: Session) -> int | None:
+    return session.once(Facts).window_ns if session.duration_ns is not None else None
 
 
 def share_of_time(session: Session, name: str) -> float | None:

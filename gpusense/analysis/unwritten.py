@@ -2,13 +2,12 @@
 
 from typing import Any
 
+from .._records.device_identity import device_text
 from .._records.records import Counters, UnseenInterval
 from .._runtime.text import count_text, size_text, time_text
 from ..session import Session
 from ..session._unrecorded import ENDED_BY
-
-#: Gaps a sample that change no figure of a report; the session's meta counts them, too.
-FEW_GAPS = 0.01
+from .sampling import WORTH_TELLING, missing_text, samplings
 
 
 def unwritten(session: Session) -> list[str]:
@@ -63,7 +62,7 @@ def notes_of(session: Session) -> list[str]:
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
         found += [f"{one.get('root')}: {note}" for note in (*_ended(one), *(one.get("notes") or ()))]
-    found += sampling_notes(session)
+    found += [*sampling_notes(session), *timing_notes(session)]
     return found + ([] if processes else [*_ended(session.meta), *map(str, session.meta.get("notes") or ())])
 
 
@@ -93,15 +92,27 @@ def sampling_notes(session: Session) -> list[str]:
         who, _, what = str(name).rpartition(": ")
         if what != "counters" or not isinstance(told, dict):
             continue
-        about = f"{who}: " if who else ""
         if told.get("state") == "unavailable":
-            notes.append(f"{about}no hardware counters: {told.get('reason')}")
+            notes.append(f"{f'{who}: ' if who else ''}no hardware counters: {told.get('reason')}")
         devices = told.get("devices")
-        for number, device in devices.items() if isinstance(devices, dict) else ():
-            gaps = device.get("gaps") or 0
-            if gaps > FEW_GAPS * (device.get("samples") or 0):
-                text = count_text(gaps, "gap")
-                notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
+        for number, one in devices.items() if isinstance(devices, dict) else ():
+            if one.get("samples") == 0:
+                notes.append(f"hardware counters of GPU {number}: no sample could be read")
+    return notes + [
+        f"hardware counters of {device_text(session.devices, 'cuda', one.device)}: {missing_text(session, one)}"
+        for one in samplings(session)
+        if one.missing_ns > WORTH_TELLING * (one.end_ns - one.start_ns)
+    ]
+
+
+def timing_notes(session: Session) -> list[str]:
+    """Why hardware events that were asked for do not time the work, or why that is not known."""
+    capture = session.meta.get("capture") or {}
+    notes = []
+    for who, one in {"": capture, **capture}.items():
+        if isinstance(one, dict) and one.get("hardware_events", True) is not True:
+            what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
+            notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
     return notes
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from .._records import lanes
 from .._records.device_identity import card
-from .._records.records import Path
+from .._records.records import BlockRecord, Path
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import one_line
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
-from .intervals import Interval, intersect, subtract, total
+from .intervals import Interval, intersect, subtract, total, union
 from .program import INTERLUDE, STEADY, Program, Steps
 from .rows import Rows, grouped, marked, sums
 from .sweep import Parts, Sweep
@@ -44,8 +44,8 @@ _SET_UP_NS = 50_000_000
 _MANY = 50_000
 
 #: Why a device was empty.
-CAUSES = ("launch", "synchronising", "host", "new", "allocation", "unseen")
-_LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _UNSEEN = range(len(CAUSES))
+CAUSES = ("launch", "synchronising", "host", "new", "allocation", "graph", "unseen")
+_LAUNCH, _WAITED, _HOST, _NEW, _ALLOCATION, _GRAPH, _UNSEEN = range(len(CAUSES))
 #: By each code a table that makes 1 of it, and 0 of all others.
 _IS = [bytes(code == other for other in range(256)) for code in range(len(CAUSES))]
 #: What a gap is at first, by whether it is long.
@@ -356,6 +356,7 @@ class View:
                 calls = _between(self.allocations, starts[at] - LAUNCH_NS, ends[at])
                 if ends[at] - starts[at] <= ALLOCATION_NS * calls:
                     codes[at] = _ALLOCATION
+        self._mark_graphs(codes)
         for number, lost in self.unseen.items():
             if 2 * lost >= ends[number] - starts[number]:
                 codes[number] = _UNSEEN
@@ -368,6 +369,14 @@ class View:
             at = bisect_left(after, row)
             if at < len(after) and after[at] == row and codes[at] == _HOST:
                 codes[at] = _NEW if kinds[self.work.kind[row]].kind == "kernel" else _HOST
+
+    def _mark_graphs(self, codes: bytearray) -> None:
+        """Gaps within one launch: between two kernels of a graph, where no host is in between."""
+        order, gaps = self.work.order, self.walk.gaps
+        if len(self.program.launches.kinds) < len(self.program.rows):
+            for at, (before, after) in enumerate(zip(gaps.before, gaps.after, strict=True)):
+                if order[before] == order[after] > 0:
+                    codes[at] = _GRAPH
 
     def _mark_waits(self, codes: bytearray) -> None:
         """Gaps in which the host waited for the device, or that begin as a copy to the host ends."""
@@ -440,11 +449,26 @@ class View:
         return sorted(rows, key=lambda row: -row[3])
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
-        """In which innermost blocks the host was during some gaps, with nanoseconds; most first. As :meth:`gap_ns` has
-        them; of very many some are looked at."""
+        """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
+        return inside_blocks(self._when(numbers), self.host.segments) if self.host.segments else ()
+
+    def loads(self, numbers: Sequence[int]) -> list[tuple[BlockRecord, int]]:
+        """The waits for a DataLoader that take most of some gaps, with nanoseconds, most first; none where the host was
+        elsewhere."""
+        loads, spans = self.program.loads, self._when(numbers)
+        common = intersect(spans, union((one.start_ns, one.end_ns) for one in loads))
+        if 2 * total(common) <= total(spans):
+            return []
+        starts, spent = [one.start_ns for one in loads], Counter[int]()
+        for low, high in common:
+            spent[bisect_right(starts, low) - 1] += high - low
+        return [(loads[at], ns) for at, ns in spent.most_common()]
+
+    def _when(self, numbers: Sequence[int]) -> list[Interval]:
+        """When some gaps were, as :meth:`gap_ns` has them; of very many some are looked at."""
         gaps = self.walk.gaps
-        spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)] if self.host.segments else []
-        return inside_blocks(subtract(intersect(spans, self.spans), self._unknown), self.host.segments)
+        spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)]
+        return subtract(intersect(spans, self.spans), self._unknown)
 
     # --- what interrupts the loop ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ IDLE = {
     "host": "waiting for the host",
     "new": "before new work or sizes",
     "allocation": "allocating or freeing memory",
+    "graph": "within a graph",
     "none": "no work",
 }
 
@@ -24,6 +25,7 @@ WHY_IDLE = {
     "host": "the host did something else before it launched again",
     "new": "work or sizes came that had not run before: compiling, tuning or loading",
     "allocation": "memory of the device was allocated or released",
+    "graph": "so long the device takes from one node of a CUDA graph to the next",
     "none": "before the first work or after the last",
 }
 
@@ -107,8 +109,13 @@ def places_text(view: View, gaps: Sequence[int]) -> str:
 
 def place_text(view: View, gaps: Sequence[int]) -> str:
     """Where the gaps lie: in a block, if most do, else between what and what."""
+    return block_text(view, gaps) or between_text(view, gaps)
+
+
+def block_text(view: View, gaps: Sequence[int]) -> str:
+    """The block in which most of the gaps lie; "" where there is none."""
     inside = view.blocks(gaps)
     total = sum(spent for *_, spent in view.places(gaps))
     if inside and inside[0][1] >= 0.5 * total and (view.steps is None or inside[0][0][-1:] != (view.steps.name,)):
         return f"in {path_text(inside[0][0])}"
-    return between_text(view, gaps)
+    return ""

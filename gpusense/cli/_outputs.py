@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from .._capture.recorder import rank_and_world
+from .._capture.identity import rank_and_world
 from .._runtime.errors import GpuSenseError
 from ..report.forms import OF_A_SESSION, chosen, writer
 
@@ -26,7 +26,7 @@ def filled(path: str, pid: int | None = None) -> str:
     import time
     from string import Formatter
 
-    rank = rank_and_world(os.environ)[0]
+    rank = rank_and_world()[0]
     facts = {
         "pid": str(pid or os.getpid()),
         "rank": str(pid or os.getpid() if rank is None else rank),

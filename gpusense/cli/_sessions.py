@@ -208,8 +208,12 @@ def _companions(session: Any) -> list[str]:
 
 def _without_launcher(sessions: list[Any]) -> list[Any]:
     """Without the one that began the run where all that was recorded is of processes it started; what run it was stays
-    known."""
-    first = sessions[0]
-    if len(sessions) == 1 or first.records or first.aggregates or not first.meta.get("run"):
+    known, and its samples of the devices stay."""
+    empty = [one for one in sessions if not one.records and not one.aggregates and one.meta.get("run")]
+    launchers = [one for one in empty if one is sessions[0] or (one.meta.get(CHILDREN) and _place(one)[0])]
+    ranks = [one for one in sessions if not any(one is other for other in launchers)]
+    if not ranks:
         return sessions
-    return sessions[1:]
+    for one in launchers:
+        ranks[0].metrics.extend(one.metrics)
+    return ranks

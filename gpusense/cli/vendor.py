@@ -26,7 +26,7 @@ NOT_CORE = (
     "_capi/vulkan.py",
     "_capi/wgpu",
     "analysis/conditions.py",
-    "analysis/diff.py",
+    "analysis/diff",
     "analysis/significance.py",
     "backends/wgpu/",
     "cli/",

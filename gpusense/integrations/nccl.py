@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from .. import get_tracer
+from .._capture.identity import rank_and_world
 from .._records.records import Unavailable
 from .._runtime import import_hook, log
 from .._tracing import run
@@ -42,13 +43,13 @@ def instrument(tracer: Any = None) -> bool | Unavailable:
     tracer = tracer or get_tracer()
     found = plugin.install()
     if not isinstance(found, plugin.Plugin):
-        tracer.recorder.absent_sources["nccl"] = found
+        tracer.recorder.sources.absent["nccl"] = found
         log.debug("nccl: %s", found.reason)
         return found
-    tracer.recorder.absent_sources.pop("nccl", None)
+    tracer.recorder.sources.absent.pop("nccl", None)
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
-    source = NcclSource(found, os.environ.get(run.VARIABLE))
+    source = NcclSource(found, os.environ.get(run.VARIABLE), rank_and_world()[0])
     tracer.add_source(source)
     tracer.add_watcher(source.poll)
     return True

@@ -19,7 +19,7 @@ from .divisions import GAPS, divisions_of
 from .files import output
 from .perfetto import named, values_of
 from .series import device_series
-from .tracks import card_name, end_of, label, tracks
+from .tracks import end_of, label, tracks
 
 
 def write(session: Session, target: "str | os.PathLike[str] | IO[str]") -> None:
@@ -80,12 +80,12 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
             for gap in gaps:
                 span = {"ts": _micros(gap.start_ns - base), "dur": _micros(gap.end_ns - gap.start_ns)}
                 yield {"ph": "X", "name": GAPS[gap.cause], "pid": process, "tid": lane, **span}
-    for watched, name, unit, points in device_series(session):
-        group = card_name(session, watched)
-        yield from _group(groups, group)
-        for time, value in points:
-            at = {"pid": groups[group], "ts": _micros(time - base)}
-            yield {"ph": "C", "name": f"{name} ({unit})", **at, "args": {"value": value}}
+    for one in device_series(session, held=True):
+        yield from _group(groups, one.group)
+        for time, value in one.points:
+            if value == value:  # JSON has no NaN
+                at = {"pid": groups[one.group], "ts": _micros(time - base)}
+                yield {"ph": "C", "name": f"{one.name} ({one.unit})", **at, "args": {"value": value}}
 
 
 def _group(groups: dict[str, int], name: str) -> Iterator[dict[str, Any]]:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from .._records.json_codec import dumps
-from .._runtime.text import count_text, one_line, option_percent_text, size_text, time_text
+from .._runtime.text import count_text, one_line, option_percent_text, percent_text, rate_text, size_text, time_text
 from ..analysis.anomalies import median
-from ..analysis.diff import DECISIVE_RUNS, CountChange, Diff, TimeChange, compare
+from ..analysis.diff import CountChange, Diff, TimeChange, compare
+from ..analysis.diff_counters import CounterChange
 from ..analysis.operation import WAYS
+from ..analysis.significance import DECISIVE_RUNS
 from ..session import Session
 from .files import output
 from .html.page import escape, page_file, policy
@@ -17,7 +19,7 @@ SCHEMA = "gpusense.diff/1"
 _ROWS = 12
 _SHORT_ROWS = 5
 _PAGE_ROWS, _PAGE_NAMES = 200, 100
-_SIGNS = {"more": "▲", "fewer": "▼", "slower": "▲", "faster": "▼"}
+_SIGNS = {"more": "▲", "fewer": "▼", "slower": "▲", "faster": "▼", "higher": "▲", "lower": "▼"}
 
 
 def command(
@@ -66,6 +68,7 @@ def to_dict(diff: Diff, *, over: float | None = None) -> dict[str, Any]:
         ],
         "times": [_time(row) for row in diff.times],
         "blocks": [_time(row) for row in diff.blocks],
+        "counters": [_counter(row) for row in diff.counters],
         "appeared": list(diff.appeared),
         "vanished": list(diff.vanished),
         "notes": list(diff.notes),
@@ -93,6 +96,24 @@ def _time(row: TimeChange) -> dict[str, Any]:
     }
 
 
+def _counter(row: CounterChange) -> dict[str, Any]:
+    return {
+        "block": list(row.block),
+        "device": row.device,
+        "figure": row.figure,
+        "unit": row.unit,
+        "samples": {"before": row.samples[0], "after": row.samples[1]},
+        "before_mean": row.means[0],
+        "after_mean": row.means[1],
+        "before_deviation": row.deviations[0],
+        "after_deviation": row.deviations[1],
+        "change": row.change,
+        "probability": row.probability,
+        "basis": row.basis,
+        "verdict": row.verdict,
+    }
+
+
 def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
     """The comparison in lines of at most ``width`` characters, without colours. The last says what came of it."""
     lines = [_runs(diff), *(f"  {line}" for line in _sides(diff))]
@@ -107,6 +128,10 @@ def text(diff: Diff, *, over: float | None = None, width: int = 100) -> str:
             rows = [(_named(row.what), *_before_after(row), _change(row), _sure(row)) for row in times[:_ROWS]]
             lines += _aligned(rows, width) or ["  none recorded"]
             lines += _more(len(times) - _ROWS)
+    if diff.counters:
+        lines += ["", f"Counters by block ({_spread(diff)})"]
+        lines += _aligned([_counted(diff, row) for row in diff.counters[:_ROWS]], width)
+        lines += _more(len(diff.counters) - _ROWS)
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
@@ -135,6 +160,9 @@ def markdown(diff: Diff, *, over: float | None = None) -> str:
         what = _named(row.what if isinstance(row, CountChange) else row.called)
         said = row.verdict if isinstance(row, CountChange) else _sure(row)
         lines.append(f"| {_code(what)} | {' | '.join(_before_after(row))} | {_change(row)} | {said} |")
+    changed = [row for row in diff.counters if row.verdict in _SIGNS][:_SHORT_ROWS]
+    for what, before, after, change, said in (_counted(diff, row) for row in changed):
+        lines.append(f"| {_code(what)} | {before} | {after} | {change} | {said} |")
     lines += [""] * bool(diff.conditions) + [f"- {_inert(line)}" for line in diff.conditions]
     lines += ["", "<details><summary>Runs and notes</summary>", ""]
     for label, names in (("Only after", diff.appeared), ("Only before", diff.vanished)):
@@ -185,6 +213,21 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
         sum(not row.total for row in diff.counts) - _ROWS,
     )
     times, blocks = map(_times, (diff.times, diff.blocks))
+    counters = ""
+    if diff.counters:
+        table = _table(
+            ("Block and counter", "Before", "After", "Change", "Verdict", "p", "Samples"),
+            [
+                (
+                    *_counted(diff, row),
+                    "–" if row.probability is None else f"{row.probability:.2g}",
+                    f"{row.samples[0]:,} / {row.samples[1]:,}",
+                )
+                for row in diff.counters[:_PAGE_ROWS]
+            ],
+            len(diff.counters) - _PAGE_ROWS,
+        )
+        counters = f"<section><h2>Counters by block <small>{escape(_spread(diff))}</small></h2>{table}</section>"
     failures = diff.failures(over) if over is not None else ()
     names = "".join(
         f"<section><h2>{label}</h2><ul>{_items([*shown, *_more(len(found) - _PAGE_NAMES)])}</ul></section>"
@@ -205,6 +248,7 @@ def write(diff: Diff, target: "str | os.PathLike[str] | IO[str]", *, over: float
 <section><h2>Counts <small>exact on any machine</small></h2>{counts}</section>
 <section><h2>Times <small>a verdict only where chance is ruled out</small></h2>{times}</section>
 <section><h2>Blocks <small>the median of a pass; what changed most itself first</small></h2>{blocks}</section>
+{counters}
 {names}</main></body></html>
 """)
 
@@ -223,7 +267,7 @@ def _times(times: Sequence[TimeChange]) -> str:
                 _change(row),
                 f"{row.verdict}{'' if row.decides or row.probability is None else _HERE}",
                 "–" if row.probability is None else f"{row.probability:.2g}",
-                f"{len(row.before)} / {len(row.after)} {row.basis if row.basis != 'untested' else 'runs'}",
+                f"{len(row.before):,} / {len(row.after):,} {row.basis if row.basis != 'untested' else 'runs'}",
             )
             for row in times[:_PAGE_ROWS]
         ],
@@ -310,12 +354,42 @@ def _before_after(row: CountChange | TimeChange) -> tuple[str, str]:
     return shown(median(row.before)), shown(median(row.after))
 
 
-def _change(row: CountChange | TimeChange) -> str:
+def _change(row: CountChange | TimeChange | CounterChange) -> str:
     change = row.change
     if change is None:
         return "new" if any(row.after) else "–"
     shown = f"{change:+.1%}".replace("%", " %")
     return "=" if not change else "0.0 %" if abs(change) < 0.0005 else shown
+
+
+def _counted(diff: Diff, row: CounterChange) -> tuple[str, ...]:
+    """The cells of a row: what, before, after, change and verdict."""
+    block = one_line(" › ".join(row.block)) if row.block else "all work"
+    several = len({one.device for one in diff.counters}) > 1
+    before, after = (_mean(row.unit, *side) for side in zip(row.means, row.deviations, strict=True))
+    points = row.means[1] - row.means[0]
+    return (
+        f"{block}{f' · GPU {row.device}' if several else ''}: {row.figure}",
+        *(before, after),
+        f"{points:+.1f} points" if row.unit == "%" and points else _change(row),
+        row.verdict + (_HERE if row.verdict in _SIGNS and row.basis != "runs" else ""),
+    )
+
+
+def _mean(unit: str, mean: float, deviation: float | None) -> str:
+    """ "1.99 ± 0.03 TB/s"."""
+    shown = {"B/s": rate_text(mean), "%": percent_text(mean / 100)}.get(unit, f"{mean:,.0f} {unit}")
+    number, _, scaled = shown.partition(" ")
+    value = float(number.replace(",", ""))
+    if deviation is None or not value:
+        return shown
+    return f"{number} ± {deviation * value / mean:,.{len(number.partition('.')[2])}f} {scaled}"
+
+
+def _spread(diff: Diff) -> str:
+    """What stands behind the ± of counters."""
+    of = "from run to run" if diff.times_were_judged else "between parts of a block's time"
+    return f"averages ± deviation {of}"
 
 
 def _sure(row: TimeChange) -> str:

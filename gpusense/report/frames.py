@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from operator import attrgetter
+from operator import attrgetter, sub
 from types import NoneType
 from typing import Any
 
+from .._records.counter_samples import FIELDS
+from .._records.counters import BlockCounters
 from .._records.json_codec import dumps, plain
 from .._records.metrics import GpuMetrics
 from .._records.records import BlockRecord, ComputeBlock, GpuAllocation, Syscall
@@ -28,6 +30,7 @@ _RECORDS: dict[str, Any] = {
     "compute_blocks": ComputeBlock,
     "allocations": GpuAllocation,
     "syscalls": Syscall,
+    "block_counters": BlockCounters,
 }
 #: What a session concludes: the class of the rows, and what gives them.
 _ANSWERS: dict[str, tuple[Any, Callable[[Session], Sequence[Any]]]] = {
@@ -38,7 +41,7 @@ _ANSWERS: dict[str, tuple[Any, Callable[[Session], Sequence[Any]]]] = {
     "findings": (Finding, Session.findings),
     "timeline": (Span, Session.timeline),
 }
-KINDS = (*_ANSWERS, *_WORK, *_RECORDS, "metrics")
+KINDS = (*_ANSWERS, *_WORK, *_RECORDS, "metrics", "counter_samples")
 
 
 def dataframe(session: Session, kind: str) -> Any:
@@ -50,6 +53,8 @@ def dataframe(session: Session, kind: str) -> Any:
         columns = _work(session, _WORK[kind])
     elif kind == "metrics":
         columns = _metrics(session)
+    elif kind == "counter_samples":
+        columns = _counter_samples(session)
     elif kind in _RECORDS:
         columns = _rows(_RECORDS[kind], [record for record in session.records if type(record) is _RECORDS[kind]])
     else:
@@ -112,6 +117,20 @@ def _metrics(session: Session) -> dict[str, list[Any]]:
             names.append(name)
     names[3:3] = ["time_ns", "monotonic_ns"]
     return {name: [_cell(name, value) for value in map(attrgetter(name), session.metrics)] for name in names}
+
+
+def _counter_samples(session: Session) -> dict[str, list[Any]]:
+    """Column by column: there are some hundred thousand rows."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("device", "start_ns", "end_ns", "duration_ns", *FIELDS)}
+    for part in session.counter_samples.parts():
+        columns["device"] += [part.device] * len(part)
+        columns["start_ns"] += part.start
+        columns["end_ns"] += part.end
+        columns["duration_ns"] += map(sub, part.end, part.start)
+        for name in FIELDS:
+            values = part.column(name)
+            columns[name] += [None] * len(part) if values is None else (None if one != one else one for one in values)
+    return columns
 
 
 def _cell(name: str, value: Any) -> Any:

@@ -25,7 +25,7 @@ from .divisions import GAPS, Gap, divisions_of, phase_text
 from .files import output
 from .protobuf import double, fixed64, message, number, text, varint
 from .series import device_series
-from .tracks import Track, card_name, end_of, label, spread, tracks
+from .tracks import Track, end_of, label, spread, tracks
 
 # Field numbers of TracePacket, TrackEvent, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -88,10 +88,9 @@ def packets(session: Session) -> Iterator[bytes]:
     for track in of_host:
         yield from writer.track(track, groups[track.group])
     yield from _collectives(session, writer, groups)
-    for watched, name, unit, points in device_series(session):
-        group = card_name(session, watched)
-        yield writer.group(groups, group, None)
-        yield from writer.counter(groups[group], name, unit, points)
+    for one in device_series(session, held=True):
+        yield writer.group(groups, one.group, None)
+        yield from writer.counter(groups[one.group], one.name, one.unit, one.points)
 
 
 class _Part(NamedTuple):

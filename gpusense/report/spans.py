@@ -25,7 +25,7 @@ class Span(NamedTuple):
     start_ns: int
     end_ns: int
     kind: str
-    name: str  # of "empty" the cause: "launch", "synchronising", "host", "new", "allocation", "none", "unseen"
+    name: str  # of "empty" the cause: "launch", "synchronising", "host", "new", "allocation", "graph", "none", "unseen"
     device: int | None = None
     stream: int | None = None
     thread: int | None = None  # of the host

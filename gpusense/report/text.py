@@ -14,7 +14,7 @@ from ..analysis.figures import FIGURES
 from ..analysis.findings import findings
 from ..analysis.operation import DEVICE_KINDS, WAYS, Operation, called
 from ..analysis.program import INTERLUDE, START_UP
-from ..analysis.ranks import shown_text
+from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
 from ..analysis.unwritten import length_text, listed_text, notes_of, untimed, untimed_text, unwritten
@@ -147,7 +147,10 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         *_where(divisions),
         *_operations(divisions, width, style),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
-        *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        *(
+            (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
+            for table in small_tables(session, facts)
+        ),
         ("Measured blocks", _prose(map(str, session.once(measured)), style)),
         ("Waits by line", _prose(_missing_lines(session), style)),
         ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
@@ -208,7 +211,8 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
 
 def _notes(session: Session) -> list[str]:
     """All that the session notes of itself, those of the processes it was merged of included."""
-    return [*notes_of(session), *map(str, session.meta.get("notes") or () if _processes(session) else ())]
+    merged = map(str, session.meta.get("notes") or () if _processes(session) else ())
+    return [*notes_of(session), *merged, *notes_on(session)]
 
 
 def _processes(session: Session) -> list[dict[str, Any]]:

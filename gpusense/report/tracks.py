@@ -27,7 +27,6 @@ from ..analysis.figures import FIGURES
 from ..analysis.operation import WAYS
 from ..analysis.processes import processes_of
 from ..analysis.rows import Rows
-from ..analysis.sampled import SampledCard
 from ..session import Session
 
 DIRECTIONS = {name: f"copies {way}" for name, way in WAYS.items()}
@@ -158,11 +157,6 @@ def group_name(session: Session, device: tuple[str, int | None]) -> str:
     if backend not in ("cuda", "wgpu") and number is not None:
         label += f" ({backend})"
     return f"{label} · {info.name}" if info is not None and info.kind != "cpu" else label
-
-
-def card_name(session: Session, card: SampledCard) -> str:
-    """The group of what the monitor sampled of a card."""
-    return card.text if card.number is None else group_name(session, ("cuda", card.number))
 
 
 def _key(record: Any, merged: bool) -> tuple[Any, ...] | None:

@@ -51,9 +51,8 @@ def merged(sessions: Sequence[Session]) -> Session:
     for session in sessions:
         move = _Move(len(processes), _root(session, processes), devices.numbering(session))
         capture.update({move.root: session.meta.get("capture")} if move.root else session.meta.get("capture") or {})
-        sources.update(
-            {f"{move.root}: {name}" if move.root else name: it for name, it in _dict(session, "sources").items()}
-        )
+        for name, told in _dict(session, "sources").items():
+            sources[f"{move.root}: {name}" if move.root else name] = move.source(told)
         hangs.extend(move.hang(found) for found in session.meta.get("hang") or ())
         processes.extend(_processes(session, move.root))
         if session.meta.get("complete") is False and move.root and not session.meta.get(ENDED_BY):
@@ -135,6 +134,14 @@ class _Move:
             for row in found.get("streams") or ()
         ]
         return {**found, "streams": streams, "process": self.root or found.get("process")}
+
+    def source(self, told: Any) -> Any:
+        """What a source told of itself, with the devices by their numbers here."""
+        devices = told.get("devices") if isinstance(told, dict) else None
+        if not isinstance(devices, dict):
+            return told
+        numbers = {str(number): str(place) for number, place in self.numbers.items()}
+        return {**told, "devices": {numbers.get(number, number): one for number, one in devices.items()}}
 
     def aggregate(self, row: Aggregate) -> Aggregate:
         owner = self.path(row.owner) if row.owner is not None else None

@@ -253,8 +253,8 @@ class Session:
         - what the session means: "operations", "blocks" (by path), "counters" (of the hardware, by path and device),
           "phases", "findings", "timeline";
         - each piece of work, short ones too: "kernels", "transfers", "memsets", "syncs" (waits of the host);
-        - records: "passes" (of blocks), "compute_blocks", "allocations", "syscalls";
-        - "metrics": device samples, with columns such as "power.draw_watts".
+        - records: "passes" (of blocks), "compute_blocks", "allocations", "syscalls", "block_counters" (exact ones);
+        - samples of devices: "metrics", with columns such as "power.draw_watts", and "counter_samples" of the hardware.
 
         Paths are text ("step/forward"), and what is not known is missing (None, NaN or NA). There may be no row, but
         the columns are there. Raises ``ValueError`` for another kind, and ``ModuleNotFoundError`` where neither library

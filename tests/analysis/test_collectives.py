@@ -94,7 +94,16 @@ def test_a_hang_names_the_rank_that_did_not_come():
         records[rank].append(part("AllReduce", "9", rank, 4, 3, T0 + 10**9 + rank, None))
     records[2].append(part("AllReduce", "9", 2, 4, 3, None, None))
     (waiting,) = collectives.join(records).missing
-    assert waiting == (collectives.Key("9", "AllReduce", 3), (0, 1), (2,), (3,), T0 + 10**9)
+    everyone = {rank: rank for rank in range(4)}
+    assert waiting == (collectives.Key("9", "AllReduce", 3), (0, 1), (2,), (3,), T0 + 10**9, everyone, None)
+
+
+def test_a_send_waits_for_its_receiver_and_for_nobody_else():
+    records, _ = job(5, {"9": [3, 1, 0, 2]}, [0, 0, 0, 0], count=3)
+    records[3].append(part("Send", "9", 0, 4, None, T0 + 10**9, None, peer=2))
+    records[1].append(part("Recv", "9", 1, 4, None, T0 + 10**9, None, peer=7))  # whose sender was not recorded
+    (waiting,) = collectives.join(records).missing
+    assert (waiting.present, waiting.absent, waiting.processes) == ((0,), (2,), {0: 3, 2: 0})
 
 
 def test_ranks_in_different_collectives_wait_for_each_other():
@@ -135,6 +144,17 @@ def test_nothing_gives_nothing():
     lonely = part("AllReduce", "9", 0, 1, 0, T0, T0 + 1)
     assert collectives.join([[lonely]])[:5] == ((), (), (0,), None, 1)
     assert collectives.join([[], [lonely]]).offsets_ns == (0, None)
+
+
+def test_communicators_of_the_same_ranks_are_a_row_together():
+    groups = {"70": [0, 1, 2], "71": [0, 1, 2], "72": [2, 1, 0], "73": [0, 1]}
+    records, _ = job(5, groups, [0, 0, 0], count=4)
+    rows = {row.communicator: row for row in collectives.table(records)}
+    assert {name: (row.communicators, row.calls) for name, row in rows.items()} == {
+        "70": (2, 8), "72": (1, 4), "73": (1, 4)
+    }  # fmt: skip
+    apart = collectives.table(records[:2])  # who else is in the larger ones nobody knows
+    assert sorted(row.communicator for row in apart) == sorted(groups)
 
 
 def test_rows_say_what_links_do_once_all_are_there():

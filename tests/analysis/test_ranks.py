@@ -11,6 +11,7 @@ from gpusense.analysis.findings import findings
 from gpusense.analysis.idle import idle
 from gpusense.analysis.processes import apart
 from gpusense.analysis.ranks import clusters, rank_findings, ranks, ranks_of, shown_text, split, telling
+from gpusense.report import text
 from gpusense.session import merge
 
 
@@ -84,6 +85,19 @@ def test_without_common_collectives_nothing_is_compared_and_it_says_so():
     assert answer.ranks[0].clock_offset_ns is None
     assert any("20, 0 calls by rank" in note for note in answer.notes)
     assert any("cannot be compared" in note for note in answer.notes)
+
+
+def test_where_nccl_told_nothing_it_says_why():
+    sessions = job(2)
+    assert ranks(sessions).notes == ()  # it was never asked
+    for run, row in zip(
+        sessions, ({"communicators": 0}, {"reason": "another profiler stays", "hint": ""}), strict=True
+    ):
+        run.meta["sources"] = {"nccl": row}
+    before, other = ranks(sessions).notes
+    assert "made before gpusense came, or its profiler interface is another" in before
+    assert other == "NCCL told of no collectives: another profiler stays; their kernels are compared in order"
+    assert before[:40] in "\n".join(text.full(merge(sessions)))
 
 
 def test_one_rank_and_no_rank_and_a_rank_twice():

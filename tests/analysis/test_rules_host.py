@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.sessions import H100, MS, US, alloc, compute, copy, kernel, session, sync
+from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, session, sync
 
 from gpusense.analysis.findings import findings, verdict
 from gpusense.session import merge
@@ -154,8 +154,37 @@ def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
     assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
 
 
+def test_what_is_compiled_in_two_steps_alone_is_no_price_of_each_step():
+    def compiling(*steps):
+        loop = Loop()
+        for step in range(40):
+            loop.kernels(400, 5 * US, 10 * US)
+            for number in range(2 * (step in steps)):
+                loop.at += 20 * MS
+                loop.kernels(1, 5 * US, 0, f"new_{step}_{number}")
+        return [one for one in findings(loop.session()) if one.share]
+
+    launch, once = compiling(20, 30)
+    assert (launch.kind, once.kind) == ("launch_bound", "interruption")
+    assert once.title.startswith("GPU 0 is idle for 40.0 ms in 2 of 40 steps, each time before a kernel or a size")
+    assert "recompilation" in [one.kind for one in compiling(20, 30, 35)]
+
+
+def test_of_two_long_pauses_among_many_it_says_so_and_calls_neither_an_input():
+    draw, loop = random.Random(4), Loop()
+    for number in range(80):
+        loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
+        if number in (30, 60):
+            loop.copy("cpu_to_gpu", gap=3000 * MS)
+    found = verdict(loop.session())
+    assert found.title.endswith(", waiting for the host: 6.00 s of that in 2 pauses.")
+    assert found.where == "between kernel_30_0 and a copy to the device"
+    assert found.fix.startswith("Ask a profiler of Python")
+
+
 @pytest.mark.parametrize(
-    ("slow", "kinds"), [((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])]
+    ("slow", "kinds"),
+    [((13,), ["interruption"]), ((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])],
 )
 def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
     loop = Loop()
@@ -163,6 +192,58 @@ def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
         loop.kernels(3, 3 * MS, 0)
         loop.at += 60 * MS if step in slow else 0
     assert [one.kind for one in findings(loop.session()) if one.share] == kinds
+
+
+def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
+    """Training that waits before some steps, in a block: ``waits`` gives milliseconds by the step's number."""
+    loop, blocks = Loop(), []
+    for step in range(steps):
+        loop.kernels(3, 3 * MS, 0)
+        start, known = loop.at, {"torch.loader.workers": workers, "torch.loader.batch": step % epoch}
+        loop.at += waits(step) * MS
+        blocks += [
+            block(["DataLoader"], start, loop.at if name == "DataLoader" else start + US, attributes=known),
+            *([block([name], start + US, loop.at)] if name not in ("", "DataLoader") else []),
+        ]
+        loop.copy("cpu_to_gpu", 1 << 24, MS)
+    loop.records += blocks
+    return verdict(loop.session())
+
+
+def test_of_a_loader_that_cannot_keep_up_it_says_so_and_how_many_workers_there_are():
+    found = loading(lambda step: 60 * (step % 4 == 3))
+    assert found.kind == "starved"
+    assert found.where == "DataLoader"
+    assert found.title.startswith(
+        "The DataLoader's 4 workers cannot keep up: every 4 steps GPU 0 is idle for 60.0 ms longer than usual, 60 %"
+    )
+    assert "Of this time the host spent 100 % in “DataLoader”." in found.evidence
+    assert any("There are as many workers" in line for line in found.evidence)
+    assert found.fix.startswith("Use more workers")
+    now_and_then = loading(lambda step: 200 * (step in (11, 30, 37, 61, 88)))
+    assert now_and_then.title.startswith("The DataLoader's 4 workers cannot keep up: in 5 of ")
+    assert not any("as many workers" in line for line in now_and_then.evidence)
+    every_step = loading(lambda step: 20, workers=0)
+    assert every_step.kind == "starved"
+    assert "The DataLoader has no workers, so the main thread makes each batch." in every_step.evidence
+    assert every_step.fix.startswith("Use workers (DataLoader's num_workers)")
+
+
+def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
+    found = loading(lambda step: 400 * (step % 20 == 0), epoch=20)
+    assert found.title.startswith("The first batch of an epoch takes the DataLoader long: every 20 steps GPU 0 is idle")
+    assert "persistent_workers=True" in found.fix
+
+
+@pytest.mark.parametrize("name", ["save", ""])
+def test_what_happens_as_often_as_there_are_workers_need_not_be_theirs(name):
+    found = loading(lambda step: 60 * (step % 4 == 3), name=name)
+    assert found.kind == "periodic_stall"
+    inside = f" in “{name}”" * bool(name)
+    assert found.title.startswith(f"Every 4 steps GPU 0 is idle for 60.0 ms longer than usual{inside}, ")
+    assert "saving" in found.fix
+    assert not any("orkers" in text for text in (found.title, *found.evidence))
+    assert ("Of this time the host spent 100 % in “save”." in found.evidence) == bool(name)
 
 
 def saving(every, steps, last=True):

@@ -6,6 +6,7 @@ from support.sessions import MS, US, session
 
 from gpusense.analysis.findings import findings
 from gpusense.analysis.ranks import alike_text, ranks, ranks_of
+from gpusense.report import text
 from gpusense.session import merge
 
 REASONS = {
@@ -30,6 +31,14 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
     assert alike_text(answer) == "Ranks 0, 1 and 3 hardly differ; rank 2 is apart."
     slow = answer.ranks[2]
     assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
+
+
+def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
+    runs = [job_rank(rank, 4, late=1, why="load") for rank in range(3)]
+    (late,) = [one for one in findings(merge(runs)) if one.kind == "late_rank"]
+    unrecorded = "1 rank of a communicator was not recorded: whom the others waited for may be there."
+    assert late.evidence[-1] == unrecorded
+    assert unrecorded in "\n".join(line.strip() for line in text.full(merge(runs)))
 
 
 def test_ranks_that_are_late_in_turn_are_none():
@@ -90,3 +99,22 @@ def test_links_that_carry_less_than_others_of_their_kind_are_named():
         "AllReduce of 26.2 MB among ranks 6 and 7 takes 3.00 ms, where 3 others like it take 1.00 ms: "
         "8.74 GB/s instead of 26.2 GB/s."
     )
+
+
+def test_who_did_not_come_is_a_rank_of_the_job():
+    runs = []
+    for rank in range(4):
+        mine, group = rank // 2, f"c{rank % 2}"
+        parts = [collective("AllReduce", mine, 2, n, n * MS, n * MS + US, communicator=group) for n in range(5)]
+        if rank == 1:
+            hung = collective("AllReduce", 0, 2, 5, 5 * MS, 6 * MS, communicator=group, communicator_name="odd")
+            sent = collective("Send", 0, 2, None, 7 * MS, 8 * MS, communicator=group, peer=1)
+            parts += [each._replace(device_end_ns=None) for each in (hung, sent)]
+        runs.append(session(*parts, end=500 * MS, rank=rank))
+    (found,) = [one for one in findings(merge(runs)) if one.kind == "hang"]
+    assert found.title == "Rank 3 did not come to AllReduce number 5, in which rank 1 waited at the end of the run."
+    assert found.evidence == (
+        "Rank 3 never launched it: rank 1 of communicator c1 (“odd”).",
+        "Rank 1 waited in Send number 0 from rank 1 to rank 3.",
+    )
+    assert "hang" not in {one.kind for one in findings(merge(runs[::2]))}

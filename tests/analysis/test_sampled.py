@@ -226,7 +226,7 @@ def _shown(run: Session) -> list[object]:
         json.dumps(facts, default=str),
         out.getvalue(),
         b"".join(packets(run)),
-        [(card.text, name, points) for card, name, _, points in device_series(run)],
+        list(device_series(run)),
         Facts(run).transfers,
     ]
 

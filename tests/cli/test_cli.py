@@ -109,6 +109,7 @@ def test_an_unknown_option_is_refused(capsys, verb):
         (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
         (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is not a time in seconds; say 1.5 for 1.5 s"),
         (["monitor", "--interval", "x"], "argument --interval: 'x' is not a number; say 1.5 for 1.5 s"),
+        (["run", "--counters=fast", "x"], "counters must be on, off, exact or a rate from 1Hz to 20kHz, not 'fast'"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
@@ -116,6 +117,33 @@ def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
         cli.main(words)
     assert left.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--counters", "50Hz", "train.py"], "--counters=50Hz"),
+        (["--quiet", "--counters", "exact", "train.py"], "--counters=exact"),
+        (["--syscalls", "ioctl,read", "train.py"], "--syscalls=ioctl,read"),
+        (["--counters", "train"], ""),
+        (["--counters", "train.py"], ""),
+        (["--quiet", "50Hz"], ""),
+    ],
+)
+def test_a_value_behind_a_blank_is_not_taken_for_a_program(capsys, monkeypatch, tmp_path, words, meant):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f". Did you mean {meant}?\n" if meant else "\n")
+    assert ("Did you mean" in said) == bool(meant)
+
+
+def test_a_program_may_be_called_as_a_rate(monkeypatch, tmp_path):
+    from gpusense.cli import _program
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "50Hz").write_text("")
+    assert _program.problem(_program.program_of(["50Hz"])) is None
 
 
 def test_help_imports_next_to_nothing(run_python):
@@ -416,20 +444,27 @@ def test_doctor_as_text(capsys, monkeypatch):
 def test_doctor_says_which_levels_of_measuring_a_card_has(monkeypatch):
     from gpusense.backends.cupti.counters import host, permission
 
-    def levels(capability, refused=None, **absent):
+    def levels(capability, refused=None, version=None, **absent):
         card = gpusense.DeviceInfo(0, "card", "nvidia", "nvml", compute_capability=capability)
         monkeypatch.setattr(doctor, "devices", lambda checks: ((card,), ()))
         monkeypatch.setattr(permission, "refusal", lambda: refused)
         monkeypatch.setattr(host, "open_api", lambda: "functions")
         checks = [doctor.Check(name, name not in absent, absent.get(name, "")) for name in ("cuda", "nvml", "cupti")]
+        checks[-1] = checks[-1]._replace(version=version)
         return {row.name: (row.available, row.reason) for row in doctor.levels(checks)}
 
-    assert [available for available, _ in levels((9, 0)).values()] == [True, True, True]
+    assert [available for available, _ in levels((10, 0)).values()] == [True] * 4
+    hopper = levels((9, 0))
+    assert [name for name, (available, _) in hopper.items() if not available] == ["hardware events"]
+    assert "Blackwell" in hopper["hardware events"][1]
     ampere = levels((8, 0), refused=gpusense.Unavailable("counters", "for administrators", "as root"))
     assert ampere["averages"] == (False, "device averages of SMs, tensor cores and memory come with Hopper")
     assert ampere["counters"] == (False, "for administrators")
     assert levels((7, 0))["counters"][0] is False
-    assert levels((9, 0), cupti="no libcupti")["counters"] == (False, "no libcupti")
+    assert levels((10, 0), version="13.4 (130401)")["hardware events"][0] is True
+    assert "this one is 130001" in levels((10, 0), version="13.0 (130001)")["hardware events"][1]
+    for name in ("counters", "hardware events"):
+        assert levels((10, 0), cupti="no libcupti")[name] == (False, "no libcupti")
     assert levels((9, 0), cuda="no driver", nvml="no driver") == {}, "a laptop is told nothing of it"
 
 

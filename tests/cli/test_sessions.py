@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 from support.ranks import job_rank
-from support.sessions import MS, T0, block, kernel, session
+from support.sessions import MS, T0, block, kernel, sample, session
 
 from gpusense.cli import main
 from gpusense.cli._sessions import joined
@@ -101,6 +101,22 @@ def test_of_many_processes_those_without_a_device_keep_their_blocks(tmp_path, ca
     assert len(answer.work) == 1
     told = report(capsys, str(tmp_path / "run.gpusense"))
     assert all(f"load {number}" in told for number in range(12))
+
+
+def test_a_launcher_is_no_rank_wherever_it_is_named_and_its_samples_stay(tmp_path, capsys):
+    run, names = {"id": "7", "command": "torchrun train.py"}, ["run.rank0.gpusense", "run.rank1.gpusense"]
+    for rank, name in enumerate(names):
+        one = job_rank(rank, 2, steps=7, each=3, late=1, why="load")
+        one.meta |= {"run": run}
+        save(one, tmp_path / name)
+    watched = [sample(at * MS, watts=123.0) for at in range(5)]
+    meta = {"run": run, "children": names, "start_ns": T0, "pid": 1}
+    save(Session(meta=meta, metrics=watched), tmp_path / "run.gpusense")
+    for order in ([*names, "run.gpusense"], ["run.gpusense", *names]):
+        report(capsys, *(str(tmp_path / name) for name in order), "-o", str(tmp_path / "all.json"))
+        found = load(tmp_path / "all.json")
+        assert [one["rank"] for one in found.meta["processes"]] == [0, 1]
+        assert [one.power.draw_watts for one in found.metrics].count(123.0) == len(watched)
 
 
 def test_files_of_nothing_but_damage_are_an_error(tmp_path, capsys):

@@ -4,6 +4,7 @@
  *   FAKE_CUDA_DEVICES=2            number of devices (default 1, at most 8)
  *   FAKE_CUDA_ORDER=20             which physical device each ordinal is, as CUDA_VISIBLE_DEVICES makes it (default 0123…)
  *   FAKE_CUDA_VERSION=12040        what cuDriverGetVersion says (default 13000)
+ *   FAKE_CUDA_CAPABILITY=10        major compute capability (default 9)
  *   FAKE_CUDA_LIVE=1               already initialised, as in a process that used CUDA before
  *   FAKE_CUDA_MIG=1                cuDeviceGetUuid_v2 answers with another identity than cuDeviceGetUuid
  *   FAKE_CUDA_FAIL=cuInit=abort,cuMemAlloc_v2=2   a function's answer; "abort" ends the process
@@ -65,7 +66,7 @@ static struct { const char *name; unsigned calls; int code; char kept[64]; } fun
 static int function_names;
 static const char *call_log[MAX_LOG];
 static unsigned call_count, correlation, stream_ids = 7; /* correlation 0 means that there is none */
-static uint64_t virtual_ns = 1000, kernel_ns = 5000, now_ns, latency_ns, mark_ns;
+static uint64_t virtual_ns = 1000, kernel_ns = 5000, now_ns, look_ns, latency_ns, mark_ns;
 static int real_time; /* the clock of the streams is CLOCK_MONOTONIC */
 static stream_t legacy[8]; /* by device */
 static __thread stream_t per_thread;
@@ -131,6 +132,7 @@ void fake_cuda_set_correlation(unsigned value) { correlation = value; }
 void fake_cuda_set_stuck(int value) { stuck = value; }
 void fake_cuda_tell_calls(int value) { tell_calls = value; }
 void fake_cuda_set_now(uint64_t value) { now_ns = value; }
+void fake_cuda_set_look(uint64_t value) { look_ns = value; } /* what a look at the clock takes */
 void fake_cuda_real_time(void) { real_time = 1; }
 void fake_cuda_set_latency(uint64_t value) { latency_ns = value; } /* from the call to where the stream is reached */
 void fake_cuda_set_mark(uint64_t value) { mark_ns = value; } /* from work to an event behind it, and to work behind that */
@@ -162,6 +164,8 @@ __attribute__((constructor)) static void configure(void) {
     const char *text;
     for (int device = 0; device < MAX_DEVICES; device++) set_defaults(device);
     if ((text = getenv("FAKE_CUDA_DEVICES"))) device_count = atoi(text);
+    if ((text = getenv("FAKE_CUDA_CAPABILITY")))
+        for (int device = 0; device < MAX_DEVICES; device++) attribute[device][75] = atoi(text);
     if ((text = getenv("FAKE_CUDA_ORDER")))
         for (device_count = 0; text[device_count] && device_count < MAX_DEVICES; device_count++)
             order[device_count] = text[device_count] - '0';
@@ -210,6 +214,19 @@ static uint64_t clock_ns(void) {
     if (!real_time) return now_ns;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The clock of the streams, after a look at it: it goes on by that where it has been set. */
+uint64_t fake_cuda_look(void) {
+    now_ns += look_ns;
+    return clock_ns();
+}
+
+int fake_cuda_clock_gettime(clockid_t id, struct timespec *time) {
+    (void)id;
+    uint64_t now = fake_cuda_look();
+    time->tv_sec = now / 1000000000u, time->tv_nsec = now % 1000000000u;
+    return 0;
 }
 
 /* The stream of a handle: 0 and 1 are the legacy one, 2 is that of the thread. */
@@ -826,6 +843,7 @@ int cuEventSynchronize(event_t *event) {
 int cuEventElapsedTime(float *milliseconds, event_t *start, event_t *end) {
     ENTER_CONTEXT(cuEventElapsedTime);
     NEED(start && end && start->recorded && end->recorded, INVALID_HANDLE);
+    NEED(!clock_ns() || (start->time_ns <= clock_ns() && end->time_ns <= clock_ns()), NOT_READY);
     *milliseconds = (float)((double)(int64_t)(end->time_ns - start->time_ns) / 1e6);
     return OK;
 }

@@ -8,6 +8,7 @@
  *   FAKE_PM_OFFSET=ns                  the sampler's clock is so far behind CLOCK_MONOTONIC
  *   FAKE_PM_LATENCY=ns                 from the end of a sample until it can be read
  *   FAKE_PM_HARDWARE=n                 samples that wait to be read; what comes beyond is lost
+ *   FAKE_PM_SILENT=1                   there are no samples any more, until the device is disabled and enabled
  *   FAKE_PM_MOST=n                     metrics that fit one pass
  *   FAKE_PM_CHIP=name, FAKE_PM_SPIN=ns that evaluating a sample takes
  * Every metric whose name holds "nothing" is unknown. Of sample n (from 0), metric m: see value().
@@ -26,7 +27,7 @@
 struct host { int count; char names[MAX_METRICS][96]; };
 struct row { uint64_t start, end, number; };
 struct image { uint32_t magic, most; uint64_t count; struct row rows[]; };
-struct sampler { int used, running, configured; uint64_t interval, began, next, taken, lost; int overflow; };
+struct sampler { int used, running, configured, silent; uint64_t interval, began, next; int overflow; };
 
 static struct sampler samplers[8];
 static int initialized;
@@ -170,11 +171,13 @@ CALL(cuptiPmSamplingDecodeData, struct sampler *sampler; struct image *image; si
     uint64_t there = clock > s->began ? (clock - s->began) / s->interval : 0;
     uint64_t most = number("FAKE_PM_HARDWARE", 1 << 20);
     if (p->image->magic != 0x1a6e) return 1;
+    if (number("FAKE_PM_SILENT", 0)) s->silent = 1;
+    if (s->silent) s->next = there;
     if (!s->running) there = s->next;
     if (there > s->next + most) s->overflow = 1, s->next = there;
     p->overflow = (uint8_t)s->overflow, p->reason = 2;
     while (s->next < there) {
-        if (p->image->count == p->image->most) { p->reason = 1; break; }
+        if (p->image->count == p->image->most) { p->reason = 1, s->next = there; break; } /* the rest is lost */
         struct row *row = &p->image->rows[p->image->count++];
         row->number = s->next++;
         row->start = s->began + row->number * s->interval, row->end = row->start + s->interval;

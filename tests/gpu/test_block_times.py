@@ -184,7 +184,7 @@ def test_marks_with_nothing_in_between_are_told_from_those_with_the_shortest_ker
         torch.cuda._sleep(4 * AHEAD)
         made = []
         for _ in range(300):
-            made.append(place.mark(stream))
+            made.append(place.stream(stream).mark())
             if name != "nothing":
                 data.add_(1)
         torch.cuda.synchronize()

@@ -270,6 +270,29 @@ def test_ranges_optimizers_and_loaders(torch, tracer):
     assert paths(tracer) == ["mine", "AdamW.step", "SGD.zero_grad", "DataLoader", "outer", "outer / inner"]
 
 
+def test_a_wait_for_a_loader_knows_its_workers_and_the_number_of_the_batch(torch, tracer):
+    class Iterator:
+        _num_workers = 4
+        _num_yielded = 7
+
+        def __next__(self):
+            with torch.autograd.profiler.record_function(
+                "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+            ):
+                return 1
+
+    def mine():
+        self = "no loader"
+        with torch.autograd.profiler.record_function("DataLoader"):
+            return self
+
+    integration.instrument()
+    assert next(Iterator()) == 1
+    mine()
+    known = {"torch.loader.workers": 4, "torch.loader.batch": 7}
+    assert [one.attributes for one in tracer.session().blocks] == [known, None]
+
+
 def test_compiled_functions(torch, tracer):
     integration.instrument()
 

@@ -372,6 +372,8 @@ def test_loaders_with_forked_workers(real, tracer):
     tracer.reset()
     assert [batch[0].tolist() for batch in loader] == here
     assert set(paths(tracer)) == {"DataLoader"}
+    waits = [block.attributes for block in tracer.session().blocks]
+    assert waits == [{"torch.loader.workers": 2, "torch.loader.batch": number} for number in range(len(here) + 1)]
 
 
 def test_data_parallel_over_gloo(real, tracer, tmp_path):

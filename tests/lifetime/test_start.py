@@ -51,6 +51,30 @@ def test_no_launch_comes_before_any_copy_captures(started, tmp_path):
     assert said == ["gpusense 3 []", "host.sense 3 []"]
 
 
+@pytest.mark.parametrize(
+    ("major", "said"), [("10", "marked True ['work'] []"), ("9", "read False ['work'] ['no hardware events']")]
+)
+def test_hardware_events_are_asked_for_as_cuda_starts(started, major, said):
+    more = {"FAKE_CUDA_CAPABILITY": major, "FAKE_CUPTI_VERSION": "130401", "GPUSENSE_KERNELS": "hardware"}
+    told = started(
+        "import gpusense, time\n"
+        "from gpusense import cuda\n"
+        "from gpusense.analysis.unwritten import notes_of\n"
+        "buffer = cuda.Buffer(64, cuda.Device(0))\n"
+        "tracer = gpusense.get_tracer()\n"
+        "while tracer.recorder.marker is None and tracer.recorder.capture.newest is None:\n"
+        "    time.sleep(0.005)\n"
+        "with gpusense.trace('work'):\n    buffer.fill(1)\n"
+        "session = tracer.session()\n"
+        "paths = [row.path[0] for row in session.aggregates if row.path]\n"
+        "notes = [note.partition(':')[0] for note in notes_of(session)]\n"
+        "capture = session.meta['capture']\n"
+        "print(capture['boundaries'], capture['hardware_events'], paths, notes)\n",
+        **more,
+    )
+    assert told == [said]
+
+
 def test_a_child_is_followed_if_it_imports_gpusense_and_else_left_alone(started, tmp_path):
     said = started(
         "import gpusense, os, subprocess, sys, warnings\n"

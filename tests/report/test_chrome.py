@@ -2,7 +2,7 @@ import io
 import itertools
 import json
 
-from support.sessions import HOSTILE, T0, US, kernel, session, training
+from support.sessions import HOSTILE, T0, US, eventful, kernel, session, training
 
 from gpusense.report import chrome
 from gpusense.session import Session
@@ -52,6 +52,9 @@ def test_every_flow_has_both_ends_and_counters_are_samples():
     assert len(set(starts)) == len(starts) == sum(r.block_id is not None for r in [*run.kernels, *run.transfers])
     power = [event["args"]["value"] for event in events if event["ph"] == "C" and event["name"] == "Power (W)"]
     assert power == [sample.power.draw_watts for sample in run.metrics]
+    run = eventful()
+    written = [event for event in trace_of(run)["traceEvents"] if event["name"] == "DRAM written (B/s)"]
+    assert [event["args"]["value"] for event in written] == [1e12] * len(run.counter_samples)
 
 
 def test_hostile_names_and_empty_sessions():

@@ -4,8 +4,10 @@ import sys
 import types
 
 import pytest
-from support.sessions import eventful, session, training
+from support.sessions import MS, T0, eventful, session, training
 
+from gpusense._records.counter_samples import FIELDS, CounterColumns
+from gpusense._records.counters import CounterSample
 from gpusense.report import frames
 
 
@@ -31,7 +33,8 @@ def test_every_kind_has_the_columns_that_it_has_without_a_row(pandas, kind):
     assert len({len(values) for values in plain.values()}) == 1
     cells = {type(value) for values in plain.values() for value in values}
     assert cells <= {int, float, str, bool, type(None)}
-    assert len(next(iter(plain.values()))) > 0 or kind in ("allocations", "counters", "syscalls")
+    never = ("allocations", "counters", "syscalls", "block_counters", "counter_samples")
+    assert len(next(iter(plain.values()))) > 0 or kind in never
 
 
 def test_rows_are_what_the_session_says(pandas):
@@ -45,6 +48,25 @@ def test_rows_are_what_the_session_says(pandas):
     ]
     assert run.to_dataframe().columns["name"] == [row.name for row in run.operations()]
     assert run.to_dataframe("metrics").columns["power.draw_watts"] == [300.0] * 11
+    (row,) = zip(*run.to_dataframe("block_counters").columns.values(), strict=True)
+    assert row[:4] == ("step", T0 + 10 * MS, T0 + 15 * MS, 5 * MS)
+
+
+def test_samples_of_counters_are_rows_of_what_was_counted(pandas):
+    run = eventful()
+    (part,) = run.counter_samples.parts()
+    part.column("sm_active_percent")[3] = float("nan")
+    other = CounterColumns(1, ("tensor_percent",))
+    other.start.append(T0)
+    other.end.append(T0 + MS)
+    other.values[0].append(25.0)
+    run.counter_samples.add(other)
+    columns = run.to_dataframe("counter_samples").columns
+    assert list(columns) == ["device", "start_ns", "end_ns", "duration_ns", *FIELDS]
+    for name in CounterSample._fields:
+        assert columns[name] == [getattr(sample, name) for sample in run.counter_samples]
+    assert columns["duration_ns"] == [MS] * 101
+    assert columns["sm_active_percent"][2:5] == [75.0, None, 75.0]
 
 
 def test_whole_numbers_that_are_not_all_known_stay_whole(pandas):

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import itertools
+import math
 import struct
 from collections import Counter
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.protobuf import fields, one, read_varint
 from support.ranks import job_rank
-from support.sessions import HOSTILE, T0, US, block, copy, crowd, kernel, session, sync, training
+from support.sessions import HOSTILE, T0, US, block, copy, crowd, eventful, kernel, session, sync, training
 
 from gpusense.analysis.facts import Facts
 from gpusense.report import perfetto
@@ -19,6 +20,8 @@ from gpusense.report.protobuf import number, varint
 from gpusense.report.tracks import end_of, levels, nest, spread, tracks
 from gpusense.session import Session, merge
 
+#: What the counters of ``eventful()`` say, in percent and bytes a second.
+CHARTED = {"SM active": 75.0, "DRAM read": 2e12, "DRAM written": 1e12}
 #: Tracks of what is concluded.
 OURS = ("idle: why", "phases", "steps")
 
@@ -89,6 +92,23 @@ def test_counters_are_the_samples():
     run = training(5)
     power = [(time, value) for track, time, value in trace_of(run).counters if track == "Power"]
     assert power == [(sample.time_ns, sample.power.draw_watts) for sample in run.metrics]
+
+
+def test_what_the_hardware_counted_stands_from_the_start_of_its_sample_and_ends_where_nothing_is_known():
+    run = eventful()
+    (part,) = run.counter_samples.parts()
+    for times in (part.start, part.end):
+        del times[40:50]
+    for values in part.values:
+        del values[40:50]
+    trace = trace_of(run)
+    known = {label: [(at, value) for track, at, value in trace.counters if track == label] for label in CHARTED}
+    ends = (part.end[39], part.end[-1])
+    for label, value in CHARTED.items():
+        assert [point for point in known[label] if point[1] == point[1]] == [(start, value) for start in part.start]
+        assert [at for at, value in known[label] if math.isnan(value)] == list(ends)
+    groups = {trace.tracks[parent][0] for label, parent in trace.tracks.values() if label in CHARTED}
+    assert groups == {"GPU 0 · NVIDIA H100 80GB HBM3"}
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=20), st.booleans())

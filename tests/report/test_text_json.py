@@ -281,7 +281,7 @@ def test_two_sampled_devices_of_one_index_are_kept_apart():
         for host, watts in zip(hosts, (100.0, 700.0), strict=True)
     ]
     run = Session(meta={"start_ns": T0, "end_ns": T0 + 2000 * MS}, metrics=watched)
-    power = {card.text: {watt for _, watt in points} for card, name, _, points in device_series(run) if name == "Power"}
+    power = {one.device: {watt for _, watt in one.points} for one in device_series(run) if one.name == "Power"}
     assert power == {f"{H100.name} (GPU-host-0)": {100.0}, f"{H100.name} (GPU-host-1)": {700.0}}
     assert [round(row.joules) for row in energy(run)] == [200, 1400]
     assert [finding.title for finding in ranked(Facts(run)) if finding.kind == "throttled"] == [
@@ -289,7 +289,7 @@ def test_two_sampled_devices_of_one_index_are_kept_apart():
     ]
     assert {chart["device"] for chart in page_data(run).facts["series"]} == set(power)
     alone = Session(meta=run.meta, metrics=watched[::2])
-    assert "Power" in {name for _, name, _, _ in device_series(alone)}
+    assert "Power" in {one.name for one in device_series(alone)}
 
 
 def test_nothing_was_seen():

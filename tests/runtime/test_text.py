@@ -19,6 +19,7 @@ from gpusense._runtime.text import (
     option_percent_text,
     percent_text,
     printable,
+    ranks_text,
     rate_text,
     size_text,
     terminal,
@@ -160,3 +161,17 @@ def test_names_of_any_bytes_are_text(raw):
 
 def test_what_is_not_utf_8_is_marked():
     assert decoded(b"a\xffb") == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([3], "rank 3"),
+        ([5, 0, 1], "ranks 0, 1 and 5"),
+        ([*range(7), 9], "ranks 0 to 6 and 9"),
+        (range(0, 1000, 2), "ranks 0, 2, 4, 6 and 496 more ranges"),
+        (range(1000), "ranks 0 to 999"),
+    ],
+)
+def test_ranks_are_as_short_for_a_thousand_as_for_ten(ranks, text):
+    assert ranks_text(ranks) == text

@@ -9,6 +9,7 @@ _spec = importlib.util.spec_from_file_location("fetch_cupti", ROOT / "tests" / "
 fetch_cupti = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(fetch_cupti)
 EVALUATES, RELEASES = fetch_cupti.EVALUATES, list(fetch_cupti.RELEASES)
+WITH_HEADERS = [*RELEASES, *fetch_cupti.LATER]
 
 #: What the headers want of CUDA's own.
 STUB = """
@@ -18,7 +19,7 @@ STUB = """
 typedef int CUdevice, CUdevice_attribute, CUgraphNodeType, CUresult, CUlaunchAttributeID, CUstreamAttrID;
 typedef struct context *CUcontext; typedef struct stream *CUstream; typedef struct module *CUmodule;
 typedef struct function *CUfunction; typedef struct graph *CUgraph; typedef struct node *CUgraphNode;
-typedef struct instance *CUgraphExec; typedef unsigned long long CUdeviceptr;
+typedef struct instance *CUgraphExec; typedef struct event *CUevent; typedef unsigned long long CUdeviceptr;
 typedef struct { char bytes[16]; } CUuuid;
 typedef union { int one; char pad[64]; } CUlaunchAttributeValue, CUstreamAttrValue;
 typedef struct CUaccessPolicyWindow_st CUaccessPolicyWindow;

@@ -1,6 +1,7 @@
 """A driver whose streams have times of their own, and a clock that goes on as a test says, and a little with a look."""
 
 import ctypes
+import threading
 from ctypes import byref, c_uint64, c_void_p
 
 from gpusense._attribution.open_blocks import block_ids, innermost
@@ -19,26 +20,30 @@ class Driver:
 
     def __init__(self, path, monkeypatch):
         self.library = ctypes.CDLL(str(path))
-        for name in ("set_now", "set_latency", "set_mark", "work"):
+        for name in ("set_now", "set_latency", "set_mark", "set_look", "work"):
             function = self.library[f"fake_cuda_{name}"]
             function.argtypes = (c_void_p, c_uint64) if name == "work" else (c_uint64,)
             setattr(self, name, function)
+        self.look = self.library.fake_cuda_look
+        self.look.restype = c_uint64
         self.library.fake_cuda_set_capturing.argtypes = (c_void_p, ctypes.c_int)
         self.library.fake_cuda_set_live(1)
-        self.now = BEGIN
         self.set_latency(LATENCY)
         self.set_mark(MARK)
+        self.set_look(LOOK)
+        self.at = self.set_now
         self.at(BEGIN)
         monkeypatch.setattr(marks, "monotonic_ns", self.look)
+        clock = ctypes.cast(self.library.fake_cuda_clock_gettime, c_void_p).value
+        monkeypatch.setattr(marks.executable, "libc_address", lambda name: clock)
         monkeypatch.setattr(source, "MARK_NS", MARK)
 
-    def at(self, now):
-        self.now = now
-        self.set_now(now)
-
-    def look(self):
-        self.later(LOOK)
-        return self.now
+    @property
+    def now(self):
+        self.set_look(0)
+        now = self.look()
+        self.set_look(LOOK)
+        return now
 
     def later(self, ns):
         self.at(self.now + ns)
@@ -76,7 +81,7 @@ class Block:
     """As much of a block as is asked for."""
 
     def __init__(self, times, name):
-        self.times, self.name = times, name
+        self.times, self.name, self.marked, self.thread = times, name, None, threading.get_ident()
 
     def __enter__(self):
         self.outer, self.block_id = innermost.get(), next(block_ids)

@@ -18,12 +18,14 @@ RELEASES = {
     "13.0": "nvidia-cuda-cupti==13.0.85",
     "13.1": "nvidia-cuda-cupti==13.1.115",
 }
+#: Their headers are of use, their library does not work without a driver.
+LATER = {"13.4": "nvidia-cuda-cupti==13.4.92"}
 EVALUATES, EVALUATOR = "13.0", "libnvperf_host.so"  # 32 MB
 PLATFORMS = ("manylinux1", "manylinux2014", "manylinux_2_17", "manylinux_2_25", "manylinux_2_27")
 
 
 def fetch(folder: pathlib.Path, machine: str = "x86_64") -> None:
-    for release, requirement in RELEASES.items():
+    for release, requirement in (RELEASES | LATER).items():
         lacks_evaluator = release == EVALUATES and not (folder / release / EVALUATOR).exists()
         if library(folder / release) is None or lacks_evaluator:
             with tempfile.TemporaryDirectory() as place:

@@ -287,6 +287,25 @@ def test_what_no_source_could_tell_of_a_block_is_none_with_its_reason(tracer):
     assert found.operations == tracer.session().summary().operations
 
 
+def test_a_summary_is_kept_until_something_more_is_recorded(tracer):
+    def of_one(name):
+        with gpusense.trace(name):
+            pass
+        return tracer.summary()
+
+    first = of_one("step")
+    again = tracer.summary()
+    assert again.operations is first.operations
+    assert again.wall_ns > first.wall_ns
+    second = of_one("step")
+    assert [row.count for row in second.operations] == [2]
+    gpusense.record_kernel("k", duration_ns=100)
+    assert tracer.summary().counters.seen == second.counters.seen + 1
+    tracer.reset()
+    (other,) = of_one("other").operations  # as many records as there were first
+    assert other.name == "other"
+
+
 def test_memory_by_block(tracer):
     now = time.time_ns()
     with gpusense.trace("alloc") as block:

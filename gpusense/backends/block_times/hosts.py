@@ -24,34 +24,50 @@ class Current(NamedTuple):
     keeps: Any = None  # what keeps it alive
 
 
+class Answer:
+    """Streams that a thread launches on; none where nobody knows, or where a library failed: ``reason``. Often the very
+    object of the last time: ``here`` has what whoever asked made of it."""
+
+    __slots__ = ("here", "reason", "streams")
+
+    def __init__(self, *streams: Current, reason: str = "") -> None:
+        self.streams, self.reason = streams, reason
+        self.here: Any = None
+
+
 #: Gives the streams of one library on some devices, or on the thread's own where there are none of them.
-Ask = Callable[[Sequence[int]], Sequence[Current]]
+Ask = Callable[[Sequence[int]], Answer | None]
 Told = Callable[[], None]
 
 
 class Hosts:
-    """The libraries met so far. ``leaves`` is called before a thread goes on to another stream, ``arrives`` after."""
+    """The libraries met so far. ``leaves`` is called before a thread goes on to another stream, ``arrives`` after;
+    ``came`` as a library is met."""
 
-    def __init__(self, leaves: Told, arrives: Told) -> None:
-        self._told = leaves, arrives
+    def __init__(self, leaves: Told, arrives: Told, came: Told) -> None:
+        self._told, self._came = (leaves, arrives), came
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
+        self._ask: Ask = _nothing
+        self._nobody = Answer()
         self._imported = 0  # that the program had imported when that was last looked at
 
-    def look(self) -> int:
-        """Meets libraries that have been imported since; how many are known."""
-        modules = len(sys.modules)
-        if modules != self._imported and len(self._known) < len(_HOSTS):
-            self._imported = modules
-            for name, meet in _HOSTS.items():
-                module = sys.modules.get(name)
-                if module is None or name in self._known:
-                    continue
-                if _is_importing(module):
-                    self._imported = 0
-                else:
-                    self._known[name] = self._meet(name, meet, module)
-        return len(self._known)
+    def look(self) -> None:
+        """Meets libraries that have been imported since."""
+        if len(sys.modules) == self._imported:
+            return
+        self._imported, self._nobody = len(sys.modules), Answer()
+        for name, meet in _HOSTS.items():
+            module = sys.modules.get(name)
+            if module is None or name in self._known:
+                continue
+            if _is_importing(module):
+                self._imported = 0
+            else:
+                self._known[name] = self._meet(name, meet, module)
+                asked = [ask for ask in self._known.values() if ask is not None]
+                self._ask = asked[0] if len(asked) == 1 else _all_of(asked)
+                self._came()
 
     def _meet(self, name: str, meet: "Meet", module: Any) -> Ask | None:
         try:
@@ -60,21 +76,35 @@ class Hosts:
             log.exception(f"streams of {name}", f"{name} does not say which streams it uses")
             return None
 
-    def streams(self, devices: Sequence[int]) -> Sequence[Current]:
-        """The streams that this thread launches on; none where nobody knows. Often the very object of the last time."""
-        self.look()
-        found: Sequence[Current] = ()
-        for ask in self._known.values():
-            if ask is not None:
-                told = ask(devices)
-                found = [*found, *told] if found else told
-        return found
+    def streams(self, devices: Sequence[int]) -> Answer:
+        """The streams that this thread launches on."""
+        if len(sys.modules) != self._imported:
+            self.look()
+        try:
+            return self._ask(devices) or self._nobody
+        except Exception as error:
+            if is_the_programs(error):
+                raise
+            return Answer(reason=f"{type(error).__name__}: {error}")
 
     def forget(self) -> None:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
+        self._ask = _nothing
         self._imported = 0
+
+
+def _nothing(_: Sequence[int]) -> None:
+    return None
+
+
+def _all_of(asked: Sequence[Ask]) -> Ask:
+    def ask(devices: Sequence[int]) -> Answer | None:
+        found = [answer for one in asked if (answer := one(devices)) is not None]
+        return Answer(*[stream for answer in found for stream in answer.streams]) if len(found) != 1 else found[0]
+
+    return ask
 
 
 def silent() -> str:
@@ -96,18 +126,18 @@ def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | N
     initialised, device = torch.cuda.is_initialized, torch._C._cuda_getDevice
     patches.wrap(torch.cuda, "set_stream", lambda original: _between(original, leaves, arrives))
 
-    made: dict[tuple[int, int], tuple[Current, ...]] = {}
+    made: dict[tuple[int, int], Answer] = {}
 
-    def ask(devices: Sequence[int]) -> Sequence[Current]:
-        if not initialised():
-            return ()
+    def ask(devices: Sequence[int]) -> Answer | None:
+        if not made and not initialised():
+            return None
         if len(devices) > 1:
-            return [Current(one, stream_of(one)) for one in devices]
+            return Answer(*[Current(one, stream_of(one)) for one in devices])
         one = device()
         key = one, stream_of(one)
         if len(made) > _MOST_STREAMS:
             made.clear()
-        return made.get(key) or made.setdefault(key, (Current(*key),))
+        return made.get(key) or made.setdefault(key, Answer(Current(*key)))
 
     return ask
 
@@ -118,9 +148,9 @@ def _cupy(cupy: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask:
     for name in ("__enter__", "__exit__", "use"):
         patches.wrap(kind, name, lambda original: _between(original, leaves, arrives))
 
-    def ask(_: Sequence[int]) -> Sequence[Current]:
+    def ask(_: Sequence[int]) -> Answer:
         stream = stream_of()
-        return (Current(None, stream.ptr, stream),)
+        return Answer(Current(None, stream.ptr, stream))
 
     return ask
 

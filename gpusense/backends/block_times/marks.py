@@ -1,20 +1,27 @@
 """Events on the program's streams: a bounded number of them in each context, and what they say by the host's clock.
 
-A mark is made on the program's thread, in two calls: nothing is done to a stream that is being captured. All else is
+A mark is made on the program's thread, in one call: nothing is done to a stream that is being captured. All else is
 done on gpusense's thread. A mark that nobody has any more gives its event back.
 """
 
 from collections import deque
-from ctypes import byref, c_float, c_int, c_uint64, c_void_p
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import CFUNCTYPE, byref, c_float, c_int, c_int64, c_uint64, c_void_p, cast
+from functools import cache
 from time import monotonic_ns
 from typing import Any
 
 from ..._capi.cuda import error_text
+from ..._capi.machine import executable, mark_code
+from ..._capi.machine.mark_code import IS_CAPTURED, NOT_RECORDED, OTHER_CONTEXT, STEP_BITS
 from ..._runtime import log
 from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
-MAX_STREAMS, MAX_DEPTH = 1_024, 1_000
+MAX_STREAMS = 1_024
+#: Marks of a stream that wait for their block's end; of more, those that the device has come to are looked at.
+MAX_UNREAD = 64
 #: Two marks with nothing in between lie 1.2 to 3.1 µs apart on H200s, and 3.2 and more with the shortest kernel. Where
 #: the stream was idle it is the host that takes so long to make two, and longer with a launch.
 EMPTY_NS = 3_150
@@ -30,37 +37,41 @@ ANCHOR_TRIES, ANCHOR_WAIT_NS = 5, 500_000  # the closest of so many is taken; ea
 #: microseconds after the call.
 BUSY_NS = 25_000
 
+_new = object.__new__
+
 CAPTURED = "a CUDA graph was being captured on the block's stream"
 FULL = f"{MAX_EVENTS:,} marks of earlier blocks wait for the device"
 ENDED = "the CUDA context was destroyed"
 
 
 class Run:
-    """Marks of a stream with nothing in between; ``length_ns`` from the first to the last of them."""
+    """Marks of a stream with nothing in between: where the first and the last of them lie on it."""
 
-    __slots__ = ("length_ns",)
+    __slots__ = ("end_ns", "start_ns")
 
-    def __init__(self) -> None:
-        self.length_ns = 0
+    def __init__(self, at_ns: float) -> None:
+        self.start_ns = self.end_ns = at_ns
 
 
 class Mark:
     """An event on a stream, made before ``issued_ns`` by the monotonic clock; it goes back into ``home``.
 
-    ``before``: the last one on its stream, until somebody has looked what lay in between. Since then the mark has a
-    ``run``, and lies ``into_ns`` behind the first of it.
+    Once the device has come to it and somebody has looked, it lies ``at_ns`` behind the first mark of its stream, and
+    has a ``run``. Made by ``Mark.__new__``: a constructor is one function more where it counts.
     """
 
-    __slots__ = ("before", "depth", "event", "home", "into_ns", "issued_ns", "run")
-
-    def __init__(self, event: int, home: deque[int]) -> None:
-        self.event, self.home, self.issued_ns = event, home, 0
-        self.before: Mark | None = None
-        self.run: Run | None = None
-        self.depth = self.into_ns = 0  # how many before it nobody has looked at
+    __slots__ = ("at_ns", "event", "home", "issued_ns", "run")
+    event: int
+    home: deque[int]
+    issued_ns: int
+    at_ns: float
+    run: Run | None
 
     def __del__(self) -> None:
-        self.home.append(self.event)
+        try:
+            self.home.append(self.event)
+        except AttributeError:  # whoever made it was interrupted before it had them
+            pass
 
 
 class Anchor:
@@ -76,14 +87,144 @@ class Failed(Exception):
     """The driver refused; its words."""
 
 
-class Place:
-    """One context. :meth:`mark` may be called on any thread where it is current, all else on one at a time."""
+#: Makes a mark: (context, stream, event) -> monotonic nanoseconds, or as :mod:`mark_code` says why there is none.
+Record = Callable[[int, int, int], int]
 
-    def __init__(self, api: Any, context: int) -> None:
-        self.api, self.context = api, context
+
+def record_with(api: Any) -> Record:
+    """In machine code, or where the system does not allow that, in four calls."""
+    functions = [getattr(api, name) for name in mark_code.SYMBOLS[:-1]]
+    addresses = [cast(function, c_void_p).value or 0 for function in functions]
+    return _machine_code(*addresses, executable.libc_address("clock_gettime")) or _calls(*functions)
+
+
+@cache
+def _machine_code(*addresses: int) -> Record | None:
+    """Mapped once a process for each driver in it."""
+    code = executable.native(mark_code.CODES)
+    if code is None:
+        return None
+    try:
+        address = executable.map_first(mark_code.image(code, addresses)).address
+    except OSError:
+        return None
+    made: Record = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p)(address)
+    return made
+
+
+def _calls(current: Any, is_capturing: Any, record: Any) -> Record:
+    def mark(context: int, stream: int, event: int) -> int:
+        found, capturing = c_void_p(), c_int()
+        step, code = OTHER_CONTEXT, int(current(byref(found)))
+        if code == 0 and found.value == context:
+            step, code = IS_CAPTURED, is_capturing(stream, byref(capturing))
+            if code == 0 and not capturing.value:
+                step, code = NOT_RECORDED, record(event, stream)
+                if code == 0:
+                    return monotonic_ns()
+        return -((step << STEP_BITS) + code)
+
+    return mark
+
+
+class Stream:
+    """One of a context. :meth:`mark` may be called on any thread, all else on one at a time."""
+
+    __slots__ = ("_anchor", "_first_ns", "_last", "_unread", "handle", "place")
+
+    def __init__(self, place: "Place", handle: int) -> None:
+        self.place, self.handle = place, handle
+        self._unread: deque[Mark] = deque()
+        self._last: Mark | None = None  # that was read
+        self._anchor: Anchor | None = None  # by which is known when the first mark was reached, and when
+        self._first_ns = 0.0
+
+    # --- on the program's threads -------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark | str:
+        """A mark behind all that the stream was given so far; or why there is none."""
+        mark = self.mark_here()
+        if mark is None:
+            with relaxed(self.place.api, self.place.context) as pushed:
+                mark = self.mark_here() if pushed else None
+        return mark or self.place.failed("cuCtxPushCurrent", 201)
+
+    def mark_here(self) -> Mark | str | None:
+        """As :meth:`mark`; None where another context is current."""
+        place = self.place
+        if place.gone:
+            return place.gone
+        free = place.free
+        try:
+            event = free.popleft()
+        except IndexError:
+            if not place.grow():
+                return FULL
+            event = free.popleft()
+        mark = _new(Mark)
+        mark.event, mark.home, mark.run = event, free, None
+        made = place.record(place.context, self.handle, event)
+        if made < 0:
+            return place.refused(*divmod(-made, 1 << STEP_BITS))
+        mark.issued_ns = made  # the time afterwards: where the thread is held up in between, it is a bound
+        self._unread.append(mark)
+        return mark
+
+    # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
+
+    def has_read(self, mark: Mark) -> bool:
+        """Whether the device has come to it; then it has a run."""
+        while mark.run is None:
+            if not self._read():
+                return False
+        return True
+
+    def first_ns(self) -> float:
+        """When the device came to the first mark, by the monotonic clock. After :meth:`has_read` and :meth:`hold`."""
+        place, last = self.place, self._last
+        if place.anchor is not self._anchor:
+            assert place.anchor is not None
+            assert last is not None
+            behind = place.between(place.anchor.mark, last) or 0.0
+            self._anchor, self._first_ns = place.anchor, place.anchor.time_ns + behind - last.at_ns
+        return self._first_ns
+
+    @property
+    def has_many(self) -> bool:
+        return len(self._unread) > MAX_UNREAD
+
+    def catch_up(self) -> None:
+        """Gives back the marks of blocks that nobody ends."""
+        while self.has_many and self._read():
+            pass
+
+    def _read(self) -> bool:
+        """Looks at the next mark; False where the device has not come to it."""
+        one, before = self._unread[0], self._last
+        if before is None:
+            if not self.place.reached(one):
+                return False
+            one.at_ns, one.run = 0.0, Run(0.0)
+        else:
+            gap = self.place.between(before, one)
+            if gap is None:
+                return False
+            one.at_ns = before.at_ns + gap
+            one.run = before.run if 0 <= gap <= EMPTY_NS and before.run is not None else Run(one.at_ns)
+            one.run.end_ns = max(one.run.end_ns, one.at_ns)
+        self._last = self._unread.popleft()
+        return True
+
+
+class Place:
+    """One context."""
+
+    def __init__(self, api: Any, context: int, record: Record) -> None:
+        self.api, self.context, self.record = api, context, record
         self.free: deque[int] = deque()
         self.made = 0
-        self._last: dict[int, Mark] = {}  # by stream
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._elapsed = c_float()  # milliseconds
         self._own: deque[int] = deque()  # for anchors, so that all marks of blocks may be in use
         self.anchor: Anchor | None = None
         self.gone = ""  # why it is of no use any more
@@ -106,9 +247,15 @@ class Place:
         return number.value
 
     def look(self) -> None:
-        """Notices that the context is another one by now."""
+        """Notices that the context is another one by now. On gpusense's thread."""
         if not self.gone and self._number() != self._id:
             self.gone = ENDED
+        streams = [] if self.gone else list(self._streams.values())
+        if any(stream.has_many for stream in streams):
+            with relaxed(self.api, self.context) as pushed:
+                for stream in streams if pushed else ():
+                    with suppress(Failed):  # which is known by now
+                        stream.catch_up()
 
     def failed(self, call: str, code: int) -> str:
         """What ``code`` means for whoever wants to know why a block has no time."""
@@ -120,35 +267,22 @@ class Place:
 
     # --- on the program's threads -------------------------------------------------------------------------------------
 
-    def mark(self, stream: int) -> "Mark | str":
-        """A mark behind all that ``stream`` was given so far; or why there is none."""
-        capturing = c_int()
-        code = self.api.cuStreamIsCapturing(stream, byref(capturing))
-        if capturing.value or code == IMPLICIT:
+    def stream(self, handle: int, thread: int = 0) -> Stream:
+        """``thread``: whose it is, where the handle means another one on each."""
+        found = self._streams.get((handle, thread))
+        if found is None:
+            if len(self._streams) >= MAX_STREAMS:
+                self._streams.clear()
+            found = self._streams.setdefault((handle, thread), Stream(self, handle))
+        return found
+
+    def refused(self, step: int, code: int) -> str | None:
+        """Why no mark was made; None where another context is current."""
+        if step == OTHER_CONTEXT:
+            return None
+        if step == IS_CAPTURED and code in (0, IMPLICIT):
             return CAPTURED
-        if code:
-            return self.failed("cuStreamIsCapturing", code)
-        try:
-            event = self.free.popleft()
-        except IndexError:
-            if not self.grow():
-                return FULL
-            event = self.free.popleft()
-        mark = Mark(event, self.free)
-        code = self.api.cuEventRecord(event, stream)
-        if code:
-            return self.failed("cuEventRecord", code)
-        mark.issued_ns = monotonic_ns()  # afterwards: where the thread is held up in between, it is a bound
-        before = self._last.get(stream)
-        if before is None:
-            if len(self._last) >= MAX_STREAMS:
-                self._last.clear()
-        elif before.run is not None:
-            mark.before, mark.depth = before, 1
-        elif before.depth < MAX_DEPTH:  # else to look at them takes long
-            mark.before, mark.depth = before, before.depth + 1
-        self._last[stream] = mark
-        return mark
+        return self.failed(mark_code.SYMBOLS[step - 1], code)
 
     def grow(self) -> bool:
         """More events; False where there are enough, and where the driver has none."""
@@ -176,37 +310,13 @@ class Place:
             raise Failed(self.failed("cuEventQuery", code))
         return bool(code == 0)
 
-    def between(self, first: Mark, second: Mark) -> int:
-        """Nanoseconds; the driver counts in steps of half a microsecond."""
-        milliseconds = c_float()
-        code = self.api.cuEventElapsedTime(byref(milliseconds), first.event, second.event)
-        if code:
+    def between(self, first: Mark, second: Mark) -> float | None:
+        """Nanoseconds, in which the driver counts in steps of half a microsecond; None where the device has not come to
+        both."""
+        code = self.api.cuEventElapsedTime(self._elapsed, first.event, second.event)
+        if code not in (0, NOT_READY):
             raise Failed(self.failed("cuEventElapsedTime", code))
-        return round(milliseconds.value * 1e6)
-
-    def run_of(self, mark: Mark) -> Run:
-        """After the device has come to it: the marks around it that nothing lies between, as far as is known."""
-        unknown: list[Mark] = []
-        at: Mark | None = mark
-        while at is not None and at.run is None:
-            unknown.append(at)
-            at = at.before
-        run = Run()
-        for one in reversed(unknown):
-            before, one.before, one.depth = one.before, None, 0
-            gap = self.between(before, one) if before is not None else -1
-            if before is not None and before.run is not None and 0 <= gap <= EMPTY_NS:
-                run, one.into_ns = before.run, before.into_ns + gap
-                run.length_ns = max(run.length_ns, one.into_ns)
-            else:
-                run = Run()
-            one.run = run
-        return mark.run or run
-
-    def time_ns(self, mark: Mark) -> int:
-        """When the device came to it, by the monotonic clock. After :meth:`hold`."""
-        assert self.anchor is not None
-        return self.anchor.time_ns + self.between(self.anchor.mark, mark)
+        return None if code else self._elapsed.value * 1e6
 
     def hold(self) -> bool:
         """Holds the device's clock to the host's, where that was last done a second ago; False where it never was."""
@@ -227,7 +337,8 @@ class Place:
             self._make(self._own, ANCHOR_TRIES + 1)
         if not self._own:
             return None
-        mark = Mark(self._own.popleft(), self._own)
+        mark = _new(Mark)
+        mark.event, mark.home = self._own.popleft(), self._own
         began = since = looked = monotonic_ns()
         code = self.api.cuEventRecord(mark.event, self._stream)
         if code:

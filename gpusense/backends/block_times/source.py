@@ -7,35 +7,29 @@ Nothing here reaches the program: what the driver refuses is the reason why a bl
 block's path.
 """
 
-import ctypes
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
+from operator import attrgetter
 from typing import Any, NamedTuple
-from weakref import ref
 
 from ..._attribution.open_blocks import innermost
 from ..._capi.cuda_facts import count
-from ..._capi.libraries import CUDA
-from ..._capi.loading import Loaded, load
 from ..._records.protocols import OnRecords
 from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
-from ..._runtime.interrupts import is_the_programs
 from .. import cuda
 from ..cupti.synchronize import relaxed
-from .hosts import Current, Hosts, silent
-from .marks import BUSY_NS, Failed, Mark, Place
+from .hosts import Hosts, silent
+from .marks import BUSY_NS, Failed, Mark, Place, Stream, record_with
 
 #: Two marks around work on a busy stream lie further apart than it takes: 1.25 µs on one machine with an H200, 2.9 on
 #: others. The least is taken off, half of it at each, so that no time is too short.
 MARK_NS = 625
 MAX_REASONS = 1_000  # paths and reasons that are told apart
 PER_THREAD = 2  # the handle that means another stream on each thread
-#: What is open and has been left behind is looked for where there is so much.
-_SWEEP_AT = 256
 _POLL_S = 0.0005
 
 BEGAN = "CUDA came into use inside the block"
@@ -47,44 +41,27 @@ UNFINISHED = "the device had not come to the block's end as recording ended"
 
 
 class Span:
-    """One stream in one block; ``end`` None while the block's thread is on it."""
+    """One stream in one block; ``end`` None while the block's thread is on it. ``keeps`` it alive; ``own``: it is of
+    the thread's own device. ``reach``: what the device said, or why it did not."""
 
-    __slots__ = ("end", "handle", "keeps", "own", "place", "start")
+    __slots__ = ("end", "keeps", "own", "reach", "start", "stream")
 
-    def __init__(self, place: Place, handle: int, keeps: Any, own: bool, start: Mark) -> None:
-        self.place, self.handle, self.keeps, self.own = place, handle, keeps, own
-        self.start = start
+    def __init__(self, stream: Stream, keeps: Any, own: bool, start: Mark) -> None:
+        self.stream, self.keeps, self.own, self.start = stream, keeps, own, start
         self.end: Mark | None = None
+        self.reach: _Reach | str | None = None
 
 
-class Opened:
-    """A block's spans so far; ``reason`` why there will be no time."""
-
-    __slots__ = ("block", "hosts", "reason", "spans", "thread")
-
-    def __init__(self, block: Any, thread: int, hosts: int) -> None:
-        self.block, self.thread, self.hosts = ref(block), thread, hosts
-        self.spans: dict[tuple[Place, int], Span] = {}
-        self.reason = ""
+#: A block whose marks are to be read: name, path, number, spans.
+Closed = tuple[str, Path, int, list[Span]]
 
 
-class Closed(NamedTuple):
-    """A block whose marks are to be read."""
+class Here(NamedTuple):
+    """A stream that this thread launches on; see :class:`Span`."""
 
-    name: str
-    path: Path
-    block_id: int
-    spans: list[Span]
-
-
-class Stream(NamedTuple):
-    """One that this thread launches on; ``own``: it is of the thread's own device."""
-
-    place: Place
-    handle: int
+    stream: Stream
     keeps: Any
     own: bool
-    current: bool  # its context is this thread's current one
 
 
 class _Reach(NamedTuple):
@@ -98,6 +75,14 @@ class _Reach(NamedTuple):
     empty: bool  # the stream had nothing to do in between
 
 
+def _on(stream: Stream, block: Any) -> Span | None:
+    """What ``block`` has of it."""
+    return next((span for span in block.marked if span.stream is stream), None)
+
+
+_end_ns = attrgetter("end_ns")
+
+
 class BlockTimes:
     """A RecordSource and a listener of blocks. :meth:`poll` is to be called a few times a second."""
 
@@ -107,14 +92,12 @@ class BlockTimes:
         self._on = True
         self._on_records: OnRecords | None = None
         self._api: Any = None
-        self._current_context: Any = None
+        self._record: Any = None  # see marks.Record
         self._places: dict[int, Place] = {}
         self._primary: dict[int, int] = {}  # contexts by device
         self._devices: tuple[int, ...] = ()  # with a primary context
-        self._hosts = Hosts(self._leaves, self._arrives)
-        #: By current context, what a library said last, if that may be the same again, and what it came to.
-        self._told: dict[int, tuple[Sequence[Current], list[Stream]]] = {}
-        self._open: dict[int, Opened] = {}
+        self._hosts = Hosts(self._leaves, self._arrives, self._library_came)
+        self._newest = self._came = 0  # block that was opened last; and when a library was met
         self._closed: deque[Closed] = deque()
         self._reading = threads.lock()
         self._untimed: dict[tuple[Path, str], int] = {}
@@ -126,115 +109,102 @@ class BlockTimes:
     # --- blocks, on the program's threads -----------------------------------------------------------------------------
 
     def block_opened(self, block: Any) -> None:
-        """Marks its beginning."""
+        """Marks its beginning: ``block.marked`` are its spans from now on, or why there will be no time."""
         if not self._on or (self._api is None and not self._look()):
             return
-        opened = self._open[block.block_id] = Opened(block, self._ident(), self._hosts.look())
-        streams = self._streams()
-        if isinstance(streams, str):
-            opened.reason = streams
-            return
-        for stream in streams:
-            place, handle = stream[:2]
-            mark = place.mark(handle) if stream.current else self._mark(place, handle)
-            if isinstance(mark, str):
-                opened.reason = mark
-            else:
-                opened.spans[place, handle] = Span(place, handle, stream.keeps, stream.own, mark)
+        stream = self._hosts.streams(self._devices).here
+        mark = stream.mark_here() if stream is not None and not stream.place.gone else None
+        block.marked, self._newest = [], block.block_id
+        if mark is None:
+            self._begin([block])
+        elif isinstance(mark, str):
+            block.marked = mark
+        else:
+            block.marked.append(Span(stream, None, True, mark))
 
     def block_closed(self, block: Any) -> None:
         """Marks its end."""
-        opened = self._open.pop(block.block_id, None)
+        spans, block.marked = block.marked, None
         if not self._on:
             return
-        if opened is None:
-            if self._api is not None or self._look():
-                self._miss(block.path, BEGAN)
-            return
-        reason = opened.reason or (self._ends(opened) if opened.hosts == self._hosts.look() else CAME)
+        self._hosts.look()
+        if spans is None:
+            reason = BEGAN if self._api is not None or self._look() else ""
+        elif isinstance(spans, str):
+            reason = spans
+        else:
+            reason = self._end(spans, block) if block.block_id > self._came else CAME
+            if not reason:
+                self._closed.append((block.name, block.path, block.block_id, spans))
         if reason:
             self._miss(block.path, reason)
-        elif opened.spans:
-            self._closed.append(Closed(block.name, block.path, block.block_id, list(opened.spans.values())))
 
-    def _ends(self, opened: Opened) -> str:
+    def _end(self, spans: list[Span], block: Any) -> str:
         """Marks the end on the streams that the thread has not left; why that is not possible."""
-        for span in opened.spans.values():
+        for span in spans:
             if span.end is None:
-                if span.handle == PER_THREAD and opened.thread != self._ident():
+                stream = span.stream
+                if stream.handle == PER_THREAD and block.thread != self._ident():
                     return ELSEWHERE
-                mark = self._mark(span.place, span.handle)
+                mark = stream.mark()
                 if isinstance(mark, str):
                     return mark
                 span.end = mark
         return ""
 
-    def _begin(self, blocks: Iterable[Opened]) -> None:
+    def _begin(self, blocks: list[Any]) -> None:
         """The thread is on its current streams from now on, in all of ``blocks``."""
         streams = self._streams()
         if isinstance(streams, str):
-            for opened in blocks:
-                opened.reason = opened.reason or streams
+            for block in blocks:
+                block.marked = streams
             return
-        for stream in streams:
-            key = stream.place, stream.handle
+        for stream, keeps, own in streams:
             new = []
-            for opened in blocks:
-                span = opened.spans.get(key)
+            for block in blocks:
+                span = _on(stream, block)
                 if span is None:
-                    new.append(opened)
+                    new.append(block)
                 else:
                     span.end = None
-            mark = self._mark(stream.place, stream.handle) if new else ""
-            for opened in new:
+            mark = stream.mark() if new else ""
+            for block in new:
                 if isinstance(mark, str):
-                    opened.reason = opened.reason or mark
-                else:
-                    opened.spans[key] = Span(stream.place, stream.handle, stream.keeps, stream.own, mark)
+                    block.marked = mark
+                elif not isinstance(block.marked, str):
+                    block.marked.append(Span(stream, keeps, own, mark))
 
-    def _end(self, spans: Iterable[Span]) -> str:
-        """The thread has left the one stream of ``spans``; why that could not be marked."""
-        mark: Mark | str = ""
-        for span in spans:
-            mark = mark or self._mark(span.place, span.handle)
-            if isinstance(mark, str):
-                return mark
-            span.end = mark
-        return ""
-
-    def _mark(self, place: Place, handle: int) -> Mark | str:
-        if place.gone:
-            return place.gone
-        if self._context() == place.context:
-            return place.mark(handle)
-        with relaxed(self._api, place.context):
-            return place.mark(handle)
+    def _library_came(self) -> None:
+        self._came = self._newest
 
     # --- as the thread goes on to another stream ----------------------------------------------------------------------
 
     def _leaves(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         streams = self._streams() if blocks else ""
-        for stream in () if isinstance(streams, str) else streams:
-            key = stream.place, stream.handle
-            of = [opened for opened in blocks if key in opened.spans and opened.spans[key].end is None]
-            reason = self._end([opened.spans[key] for opened in of])
-            for opened in of if reason else ():
-                opened.reason = opened.reason or reason
+        for stream, _, _ in () if isinstance(streams, str) else streams:
+            found = [(block, _on(stream, block)) for block in blocks]
+            of = [(block, span) for block, span in found if span is not None and span.end is None]
+            mark = stream.mark() if of else ""
+            for block, span in of:
+                if isinstance(mark, str):
+                    block.marked = mark
+                else:
+                    span.end = mark
 
     def _arrives(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         if blocks:
             self._begin(blocks)
 
-    def _here(self) -> Iterator[Opened]:
-        """The open blocks of this thread or task, innermost first."""
-        block = innermost.get() if self._on and self._open else None
+    def _here(self) -> list[Any]:
+        """The open blocks of this thread or task that may get a time, innermost first."""
+        found, block = [], innermost.get() if self._on else None
         while block is not None:
-            opened = self._open.get(block.block_id)
-            if opened is not None:
-                yield opened
+            if isinstance(block.marked, list):
+                found.append(block)
             block = block.outer
+        return found
 
     # --- contexts and streams -----------------------------------------------------------------------------------------
 
@@ -243,55 +213,47 @@ class BlockTimes:
         api = cuda.SOURCE.api()
         if api is None or not cuda.SOURCE.is_live():
             return False
-        loaded = load(CUDA, only_mapped=True)
-        if not isinstance(loaded, Loaded):
-            return False
-        # It answers at once, so the GIL is not given up for it; who makes a mark may have to wait for the device.
-        self._current_context = ctypes.PyDLL(loaded.path, handle=loaded.library._handle)["cuCtxGetCurrent"]
+        self._record = record_with(api)
         self._api = api
         return True
 
     def _context(self) -> int:
         context = c_void_p()
-        self._current_context(byref(context))
+        self._api.cuCtxGetCurrent(byref(context))
         return context.value or 0
 
-    def _streams(self) -> list[Stream] | str:
+    def _streams(self) -> list[Here] | str:
         """Those that this thread launches on; or why nobody knows."""
         try:
             return self._ask_for_streams()
         except Failed as error:
             return str(error)
-        except Exception as error:  # a library's
-            if is_the_programs(error):
-                raise
-            return f"{type(error).__name__}: {error}"
 
-    def _ask_for_streams(self) -> list[Stream] | str:
+    def _ask_for_streams(self) -> list[Here] | str:
+        answer = self._hosts.streams(self._devices)
         current = self._context()
-        told = self._hosts.streams(self._devices)
-        known = self._told.get(current)
-        if known is not None and known[0] is told and not known[1][0].place.gone:
-            return known[1]
-        if not told:
-            library = silent()
-            if library:
-                return f"{library} does not tell which streams it uses"
-            if not current:
-                return NO_CONTEXT
-            return [Stream(self._place(current), 0, None, True, True)]
         own = self._place(current) if current else None
-        found: list[Stream] = []
-        for device, handle, keeps in told:
+        if not answer.streams:
+            library = silent()
+            if answer.reason or library:
+                return answer.reason or f"{library} does not tell which streams it uses"
+            if own is None:
+                return NO_CONTEXT
+            answer.here = own.stream(0)
+            return [Here(answer.here, None, True)]
+        found: list[Here] = []
+        for device, handle, keeps in answer.streams:
             place = own
             if device is not None and (own is None or own.device != device):
                 place = self._place(self._primary.get(device) or self._primary_of(device))
             elif place is None:
                 place = self._place(self._primary.get(0) or self._primary_of(0))
-            mine = place is own or own is None
-            found.append(Stream(place, 0 if handle == 1 else handle, keeps, mine, place is own))  # 1: the legacy one
-        if len(told) == 1 and told[0].keeps is None:
-            self._told[current] = told, found
+            thread = self._ident() if handle == PER_THREAD else 0
+            stream = place.stream(0 if handle == 1 else handle, thread)  # 1: the legacy one
+            if not any(stream is here.stream for here in found):
+                found.append(Here(stream, keeps, place is own or own is None))
+        if len(answer.streams) == 1 and keeps is None and place is own and not thread:
+            answer.here = stream
         return found
 
     def _place(self, context: int) -> Place:
@@ -299,7 +261,7 @@ class BlockTimes:
         if place is None or place.gone:
             if not context:
                 raise Failed(NO_CONTEXT)
-            place = self._places[context] = Place(self._api, context)
+            place = self._places[context] = Place(self._api, context, self._record)
         return place
 
     def _is_active(self, device: int) -> bool:
@@ -336,55 +298,48 @@ class BlockTimes:
             if place.gone:
                 del self._places[context]
                 self._primary.clear()
-        if len(self._open) > _SWEEP_AT:
-            for number, opened in self._open.copy().items():
-                if opened.block() is None:
-                    self._open.pop(number, None)
 
     def _hand_on(self) -> None:
+        closed = [self._closed.popleft() for _ in range(len(self._closed))]
+        places: dict[Place, list[Span]] = {}
+        for _, _, _, spans in closed:
+            for span in spans:
+                places.setdefault(span.stream.place, []).append(span)
+        for place, of in places.items():
+            with relaxed(self._api, place.context) as pushed:
+                if not pushed:
+                    place.failed("cuCtxPushCurrent", 201)
+                self._read(place, of)
         records: list[GpuBlockTime] = []
-        waiting: set[tuple[Place, int]] = set()
-        for _ in range(len(self._closed)):
-            closed = self._closed.popleft()
-            try:
-                found = self._read(closed, waiting)
-            except Failed as error:
-                self._miss(closed.path, str(error))
-                continue
-            if found is None:
-                self._closed.append(closed)
+        for one in closed:
+            _, path, _, spans = one
+            failed = [span.reach for span in spans if isinstance(span.reach, str)]
+            if failed:
+                self._miss(path, failed[0])
+            elif any(span.reach is None for span in spans):
+                self._closed.append(one)
             else:
-                records += found
+                records += _records(one)
         on_records = self._on_records
         if records and on_records is not None:
             self._timed += len(records)
             on_records(records)
 
-    def _read(self, closed: Closed, waiting: set[tuple[Place, int]]) -> list[GpuBlockTime] | None:
-        """The times of a block, one a device; None while the device has not come to its end."""
-        found: list[GpuBlockTime] = []
-        places: dict[Place, list[Span]] = {}
-        for span in closed.spans:
-            if (span.place, span.handle) in waiting:
-                return None
-            places.setdefault(span.place, []).append(span)
-        for place, spans in places.items():
-            if place.gone:
-                raise Failed(place.gone)
-            with relaxed(self._api, place.context) as pushed:
-                if not pushed:
-                    raise Failed(place.failed("cuCtxPushCurrent", 201))
-                for span in spans:
-                    if span.end is not None and not place.reached(span.end):
-                        waiting.add((place, span.handle))
-                        return None
-                if not place.hold() or place.anchor is None:
-                    return None
-                self._error_ns = place.anchor.error_ns
-                reaches = [_reach(place, span, place.anchor.error_ns) for span in spans if span.end is not None]
-            record = _record(closed, place, reaches, self._error_ns)
-            found += [record] if record is not None else []
-        return found
+    def _read(self, place: Place, spans: list[Span]) -> None:
+        """Asks the device for what it has come to the end of."""
+        waiting: set[Stream] = set()
+        for span in spans:
+            stream = span.stream
+            try:
+                if place.gone:
+                    span.reach = place.gone
+                elif stream in waiting or not (span.end and stream.has_read(span.end)):
+                    waiting.add(stream)
+                elif place.hold() and place.anchor is not None:
+                    self._error_ns = place.anchor.error_ns
+                    span.reach = _reach(span, stream.first_ns(), place.anchor.error_ns)
+            except Failed as error:
+                span.reach = str(error)
 
     # --- a source -----------------------------------------------------------------------------------------------------
 
@@ -393,7 +348,6 @@ class BlockTimes:
 
     def stop(self) -> None:
         self._on, self._on_records = False, None
-        self._open.clear()
         self._closed.clear()
         self._hosts.forget()
 
@@ -403,7 +357,9 @@ class BlockTimes:
         last = self._closed[-1] if self._closed else None
         while last is not None and self._on:
             self.poll()
-            if not any(closed is last for closed in list(self._closed)):
+            with self._reading:
+                waits = any(closed is last for closed in self._closed)
+            if not waits:
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -414,7 +370,7 @@ class BlockTimes:
         """The last flush: what the device has not come to by then has no time."""
         read = self.flush(timeout_s)
         while self._closed:
-            self._miss(self._closed.popleft().path, UNFINISHED)
+            self._miss(self._closed.popleft()[1], UNFINISHED)
         self._on = False
         self._hosts.forget()
         return read
@@ -452,41 +408,49 @@ class BlockTimes:
         """The tracer ends it."""
 
 
-def _reach(place: Place, span: Span, error_ns: int) -> _Reach:
-    """From the last mark before work to the first one behind it."""
+def _reach(span: Span, first_ns: float, error_ns: int) -> _Reach:
+    """From the last mark before work to the first one behind it. ``first_ns``: when the stream came to its first."""
     first, last = span.start, span.end
     assert last is not None
-    behind, before = place.run_of(last), place.run_of(first)
-    start = place.time_ns(first)
-    end = start + max(0, place.between(first, last))
+    assert first.run is not None
+    assert last.run is not None
     busy = BUSY_NS + error_ns
-    idle_before, idle_behind = start - first.issued_ns < busy, end - last.issued_ns < busy
-    if before is behind:
-        return _Reach(start, end, idle_before, idle_behind, span.own, True)
-    start, end = start + before.length_ns - first.into_ns, end - last.into_ns
-    if end - start > 2 * MARK_NS:
+    idle_before = first_ns + first.at_ns - first.issued_ns < busy
+    idle_behind = first_ns + last.at_ns - last.issued_ns < busy
+    empty = first.run is last.run
+    start, end = (first.at_ns, last.at_ns) if empty else (first.run.end_ns, last.run.start_ns)
+    if not empty and end - start > 2 * MARK_NS:
         start, end = start + (0 if idle_before else MARK_NS), end - (0 if idle_behind else MARK_NS)
-    return _Reach(start, end, idle_before, idle_behind, span.own, False)
+    start_ns = round(first_ns + start)
+    return _Reach(start_ns, start_ns + max(0, round(end - start)), idle_before, idle_behind, span.own, empty)
 
 
-def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int | None) -> GpuBlockTime | None:
-    """From the first of its streams' spans to the last; None where nothing says that the device was used at all."""
-    if not any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
-        return None
+def _records(closed: Closed) -> Iterator[GpuBlockTime]:
+    """The times of a block, one a device; none of a device of which nothing says that it was used at all."""
+    places: dict[Place, list[Any]] = {}
+    for span in closed[-1]:
+        places.setdefault(span.stream.place, []).append(span.reach)
+    for place, reaches in places.items():
+        if any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
+            yield _record(closed, place, reaches)
+
+
+def _record(closed: Closed, place: Place, reaches: list[_Reach]) -> GpuBlockTime:
+    """From the first of its streams' spans to the last."""
+    name, path, number, _ = closed
     used = [reach for reach in reaches if not reach.empty]
-    first = min(used or reaches, key=lambda reach: reach.start_ns)
-    last = max(used or reaches, key=lambda reach: reach.end_ns)
-    end = last.end_ns if used else first.start_ns
+    first = min(used or reaches)
+    last = max(used, key=_end_ns) if used else first
     at_most = bool(used) and (first.idle_before or last.idle_behind)
     ahead = SESSION.of_monotonic(0) + SESSION.ahead_ns  # of the wall clock, by which sources tell the time
     return GpuBlockTime(
-        closed.name,
+        name,
         first.start_ns + ahead,
-        end + ahead,
+        (last.end_ns if used else first.start_ns) + ahead,
         place.device,
         streams=len(reaches),
         timing=AT_MOST if at_most else "device",
-        clock_error_ns=error_ns,
-        path=closed.path,
-        block_id=closed.block_id,
+        clock_error_ns=place.anchor.error_ns if place.anchor is not None else None,
+        path=path,
+        block_id=number,
     )

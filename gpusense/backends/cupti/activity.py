@@ -132,14 +132,20 @@ class CuptiActivity:
         self._leave = self._shared["join"](self._known(kinds), self._on_buffer, *more)
         attend(self.path)
 
-    def meet(self, buffer_size: int = DEFAULT_BUFFER_SIZE, buffers: int = DEFAULT_BUFFERS) -> None:
+    def meet(
+        self, buffer_size: int = DEFAULT_BUFFER_SIZE, buffers: int = DEFAULT_BUFFERS, hardware_events: bool = False
+    ) -> None:
         """What :meth:`start` does before any buffer is shown: strides and :meth:`status` are known then. Raises as
-        that does."""
+        that does. Before the first start in a process: whether work is to be timed by hardware events."""
         if not cuda.SOURCE.is_live():
             raise BackendUnavailable("the program has not used CUDA yet, and gpusense does not start it")
         absent = self.load()
         if absent is None:
-            shared = broker.meet(lambda: engine.Engine(self._api, buffer_size, buffers, strides=self.strides))
+            shared = broker.meet(
+                lambda: engine.Engine(
+                    self._api, buffer_size, buffers, strides=self.strides, hardware_events=hardware_events
+                )
+            )
             if not isinstance(shared, Unavailable):
                 self._shared = shared
                 return

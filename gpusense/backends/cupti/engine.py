@@ -11,6 +11,7 @@ from ..._runtime.errors import BackendError
 from . import other_profilers
 from .clock import keep_wall_clock
 from .counters import COUNTED, SAMPLED
+from .hardware_events import HardwareEvents
 from .mailbox import Mailbox, MailboxCounters
 from .subscription import SUBSCRIPTION
 
@@ -29,10 +30,12 @@ class Engine:
         buffers: int,
         holder: Callable[[], str | None] | None = None,
         strides: Mapping[int, int] | None = None,
+        hardware_events: bool = False,
     ) -> None:
         self._api = api
         self._holder = holder or other_profilers.holder
-        number = version(api)
+        number = self._version = version(api)
+        self._events = HardwareEvents(hardware_events)
         scrap = 0 if number >= capi.VERSION_BEARS_REFUSAL else SCRAP_BUFFERS
         self.mailbox = Mailbox(buffers, buffer_size, scrap=scrap)
         self._begins_records = strides is not None and number >= capi.VERSION_BEGINS_RECORDS
@@ -52,12 +55,14 @@ class Engine:
         where another profiler holds it. ``after_another``: one had CUPTI meanwhile, and maybe buffers of ours."""
         self._ask_whether_free()
         self._ask_for_buffers_per_thread()
+        self._events.begin(self._api, self._version)
         self._hand_over(self.mailbox)
         renewed = after_another and self._registrations > 0 and self._renew()
         self._registrations += 1
         if keep_wall_clock(self._api, timestamp_ns(self._api)):
             self._clocks += 1
-        self.per_thread = self._has_buffers_per_thread()
+        # Who asks for buffers under hardware events, and when records begin in them, is not known.
+        self.per_thread = self._has_buffers_per_thread() and self._events.on is False
         return renewed
 
     def _hand_over(self, box: Mailbox) -> None:
@@ -201,7 +206,9 @@ class Engine:
             raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
         if SUBSCRIPTION.ask(self._api) != 0:
             raise BackendError(refused, 7, "another tool in this process holds CUPTI's subscription")
-        if version(self._api) < capi.VERSION_BEARS_FINALIZE:
+        if self._events.on is not False:
+            raise BackendError(refused, 7, "CUPTI cannot come back to hardware events in a process that has a context")
+        if self._version < capi.VERSION_BEARS_FINALIZE:
             raise BackendError(
                 refused, 7, "before CUDA 12.6 this crashes a process with CUDA graphs, which cannot be ruled out"
             )
@@ -211,12 +218,15 @@ class Engine:
 
     def forget_newest(self) -> None:
         """Ids begin anew; those that stand in buffers by now are passed over."""
+        self._events.end("another profiler took CUPTI out of the process")
         if self.mailbox.newest is not None:
             self.mailbox.newest()
         self.mailbox.forget_newest()
 
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
+        if ask and self._events.look(self._api):
+            self.per_thread = self._has_buffers_per_thread()
         three = zip(self._totals, self._before_counters(), self.mailbox.counters(), strict=True)
         counters = MailboxCounters(*map(sum, three))
         return {
@@ -235,6 +245,7 @@ class Engine:
             "registrations": self._registrations,
             "detached": self._finalized,
             "clocks_replaced": self._clocks,
+            **self._events.status(),
         }
 
     def _count_dropped(self, ask: bool) -> int | None:

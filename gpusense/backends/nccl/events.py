@@ -5,6 +5,7 @@ or to the name of a communicator that lives as long as that; they are read while
 """
 
 import ctypes
+import struct
 from typing import NamedTuple
 
 from ..._capi.machine import nccl_code as code
@@ -28,29 +29,20 @@ class Event(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """Where the members lie, from the beginning of the descriptor; 0 where there is none."""
+    """Where the members lie. A pointer is a "Q"; what is not read is an "x"."""
 
-    sequence: int
-    function: int
-    elements: int
-    root: int
-    data_type: int
-    channels: int
-    algorithm: int
-    protocol: int
-    send_function: int
-    send_data_type: int
-    send_elements: int
-    peer: int
-    send_channels: int
-    name: int = 0
-    id: int = 0
+    collective: struct.Struct  # rank, number, function, elements, root, type, channels, algorithm, protocol
+    send: struct.Struct  # rank, function, type, elements, peer
+    channels: int  # offset of their number; of a send below, 0 where there is none
+    send_channels: int = 0
+    names: struct.Struct | None = None  # name and number of the communicator, where each descriptor has them
 
 
-_V4 = _Layout(24, 32, 56, 64, 72, 80, 88, 96, 24, 40, 48, 56, 60)
+_V4 = _Layout(struct.Struct("<16xi4xQQ16xQi4xQB7xQQ"), struct.Struct("<16xi4xQ8xQQi"), 80, 60)
+_NAMES, _SEND = struct.Struct("<24xQQ"), struct.Struct("<16xi20xQ8xQQi")
 _LAYOUTS = {
-    2: _Layout(40, 48, 72, 80, 88, 104, 112, 120, 40, 56, 64, 72, 0, name=24, id=32),
-    3: _Layout(40, 48, 72, 80, 88, 96, 104, 112, 40, 56, 64, 72, 0, name=24, id=32),
+    2: _Layout(struct.Struct("<16xi20xQQ16xQi4xQ8xB7xQQ"), _SEND, 104, names=_NAMES),
+    3: _Layout(struct.Struct("<16xi20xQQ16xQi4xQB7xQQ"), _SEND, 96, names=_NAMES),
     4: _V4,
     5: _V4,  # more comes behind
     6: _V4,
@@ -60,7 +52,6 @@ NEWEST = max(_LAYOUTS)
 TELLS_CHANNELS = 3
 #: From this version on it tells of a communicator as it is made, and not with each collective.
 TELLS_RANKS = 4
-_RANK = 16
 
 #: NCCL's names of types: ours, and bytes of an element.
 _TYPES = {
@@ -77,25 +68,26 @@ _TYPES = {
     "ncclFloat8e4m3": ("float8_e4m3", 1),
     "ncclFloat8e5m2": ("float8_e5m2", 1),
 }
+_WIDTHS = dict(_TYPES.values())
+_constants: dict[int, str] = {}  # NCCL's, by their addresses: they stay where they are
 
 
 def decode(raw: bytes, version: int) -> Event:
     """The descriptor of a collective, a send or a receive. ``raw``: at least EVENT_BYTES of it."""
-    at, collective = _LAYOUTS[version], is_collective(raw)
-    return Event(
-        _text(raw, at.function if collective else at.send_function)
-        or ("collective" if collective else "send or receive"),
-        _int(raw, _RANK),
-        elements=_long(raw, at.elements if collective else at.send_elements),
-        data_type=_data_type(_text(raw, at.data_type if collective else at.send_data_type)),
-        sequence=_long(raw, at.sequence) if collective else None,
-        root=_int(raw, at.root) if collective else None,
-        peer=None if collective else _int(raw, at.peer),
-        algorithm=_text(raw, at.algorithm) or None if collective else None,
-        protocol=_text(raw, at.protocol) or None if collective else None,
-        communicator=_long(raw, at.id) if at.id else None,
-        communicator_name=_text(raw, at.name) or None if at.name else None,
-    )
+    at = _LAYOUTS[version]
+    communicator = name = None
+    if at.names is not None:
+        pointer, communicator = at.names.unpack_from(raw)
+        name = _text(pointer) or None
+    if is_collective(raw):
+        rank, number, function, elements, root, kind, _, algorithm, protocol = at.collective.unpack_from(raw)
+        return Event(
+            *(_constant(function) or "collective", rank, elements, _data_type(kind), number, root, None),
+            *(_constant(algorithm) or None, _constant(protocol) or None, communicator, name),
+        )
+    rank, function, kind, elements, peer = at.send.unpack_from(raw)
+    function_name = _constant(function) or "send or receive"
+    return Event(function_name, rank, elements, _data_type(kind), None, None, peer, None, None, communicator, name)
 
 
 def is_collective(raw: bytes) -> bool:
@@ -112,7 +104,7 @@ def channels(raw: bytes, version: int) -> int:
 
 def size(event: Event, ranks: int | None) -> int | None:
     """Bytes as NCCL's tests count them: of the whole that each rank ends or begins with."""
-    width = next((width for name, width in _TYPES.values() if name == event.data_type), None)
+    width = _WIDTHS.get(event.data_type or "")
     if width is None:
         return None
     if event.function not in OF_PARTS:
@@ -120,18 +112,17 @@ def size(event: Event, ranks: int | None) -> int | None:
     return event.elements * width * ranks if ranks else None
 
 
-def _int(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 4], "little", signed=True)
+def _constant(pointer: int) -> str:
+    found = _constants.get(pointer)
+    if found is None:
+        found = _constants[pointer] = _text(pointer)
+    return found
 
 
-def _long(raw: bytes, at: int) -> int:
-    return int.from_bytes(raw[at : at + 8], "little")
-
-
-def _text(raw: bytes, at: int) -> str:
-    pointer = _long(raw, at)
+def _text(pointer: int) -> str:
     return ctypes.string_at(pointer).decode("utf-8", "replace") if pointer else ""
 
 
-def _data_type(name: str) -> str | None:
+def _data_type(pointer: int) -> str | None:
+    name = _constant(pointer)
     return _TYPES[name][0] if name in _TYPES else name or None

@@ -5,11 +5,11 @@ be told which rank has not come although that one does nothing, holds the GIL or
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ..._records.json_codec import dumps, loads
-from ..._runtime.text import count_text
+from ..._runtime.text import count_text, ranks_text
 
 #: Functions of communicators that are told of: those that were launched last.
 MOST = 4_096
@@ -21,8 +21,9 @@ class Place(NamedTuple):
 
     communicator: str
     function: str  # "": that the rank is there at all
-    rank: int
+    rank: int  # in the communicator
     sequence: int
+    job_rank: int | None = None  # the same rank's number in the job
 
 
 class Waiting(NamedTuple):
@@ -30,13 +31,14 @@ class Waiting(NamedTuple):
 
     communicator: str
     function: str
-    rank: int
+    rank: int  # in the communicator
     sequence: int
     since_ns: int  # CLOCK_MONOTONIC, which is the same for the whole host
+    job_rank: int | None = None
 
 
 class Missing(NamedTuple):
-    """What is known of a collective on this host."""
+    """What is known of a collective on this host. Ranks are those of the communicator."""
 
     came: frozenset[int]  # ranks that have launched it
     absent: dict[int, tuple[int, int]]  # ranks that have not: the number that each launched last, or -1; its process
@@ -46,7 +48,8 @@ class Missing(NamedTuple):
 class Peers:
     """This process among those of the run, whose folder that is. Used by one thread at a time."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, job_rank: int | None = None) -> None:
+        self.job_rank = job_rank
         self._folder = folder
         self._reached: dict[tuple[str, str, int], int] = {}
         self._told: dict[tuple[str, str, int], int] = {}
@@ -69,7 +72,7 @@ class Peers:
             return
         if self._reached != self._told:
             self._told = dict(self._reached)
-            self._write(_REACHED, [[*key, sequence] for key, sequence in self._told.items()])
+            self._write(_REACHED, [[*key, sequence, self.job_rank] for key, sequence in self._told.items()])
         if waits != self._waits:
             self._waits = waits
             self._write(_WAITS, [list(one) for one in waits])
@@ -77,15 +80,23 @@ class Peers:
     def missing(self, communicator: str, function: str, sequence: int) -> Missing:
         """Who of those on this host has come to it."""
         furthest: dict[int, tuple[int, int]] = {}
-        for pid, place in self._told_by_all(_REACHED, Place):
-            if place.communicator == communicator and place.function in ("", function):
+        for pid, place in self._places(communicator):
+            if place.function in ("", function):
                 furthest[place.rank] = max(furthest.get(place.rank, (-1, pid)), (place.sequence, pid))
-        for (theirs, name, rank), reached in self._reached.items():
-            if theirs == communicator and name in ("", function):
-                furthest[rank] = max(furthest.get(rank, (-1, os.getpid())), (reached, os.getpid()))
         absent = {rank: at for rank, at in furthest.items() if at[0] < sequence}
         ended = frozenset(rank for rank, (_, pid) in absent.items() if not os.path.exists(f"/proc/{pid}"))
         return Missing(frozenset(furthest.keys() - absent.keys()), absent, ended)
+
+    def job_ranks(self, communicator: str) -> dict[int, int]:
+        """The numbers in the job of a communicator's ranks, of those that are known."""
+        return {place.rank: place.job_rank for _, place in self._places(communicator) if place.job_rank is not None}
+
+    def _places(self, communicator: str) -> Iterator[tuple[int, Place]]:
+        """What the processes on this host have told of it, and this one knows, each with its process."""
+        mine = [(os.getpid(), Place(*key, reached, self.job_rank)) for key, reached in self._reached.items()]
+        for pid, place in (*self._told_by_all(_REACHED, Place), *mine):
+            if place.communicator == communicator:
+                yield pid, place
 
     def waited_for(self) -> list[tuple[Waiting, int]]:
         """What others wait in, and a rank of this process has not launched, with that rank."""
@@ -133,16 +144,16 @@ class Peers:
                     continue
 
 
-def told(found: Missing, ranks: int | None) -> str:
+def told(found: Missing, ranks: int | None, job_ranks: Mapping[int, int]) -> str:
     """Who has not come, in words, of a communicator of so many ranks."""
     parts = []
-    if len(found.absent) == 1:
-        ((rank, (last, _)),) = found.absent.items()
-        parts.append(f"rank {rank} has not come: it {last_text(last)}")
-    elif found.absent:
-        parts.append(f"{_listed(found.absent)} have not come")
+    if found.absent:
+        who = named(found.absent, job_ranks)
+        last = [f": it {last_text(last)}" for last, _ in found.absent.values()]
+        parts.append(f"{who} has not come{last[0]}" if len(last) == 1 else f"{who} have not come")
     if found.ended:
-        parts.append(f"the process of {_listed(found.ended)} has ended")
+        whose = "its process" if len(found.absent) == 1 else f"the process of {named(found.ended, job_ranks)}"
+        parts.append(f"{whose} has ended")
     unknown = (ranks or 0) - len(found.came) - len(found.absent)
     if unknown > 0:
         parts.append(f"of {count_text(unknown, 'other rank')} nothing is known here")
@@ -156,10 +167,8 @@ def last_text(sequence: int) -> str:
     return f"launched number {sequence:,} last" if sequence >= 0 else "has launched none yet"
 
 
-def _listed(ranks: Iterable[int]) -> str:
-    found = [str(rank) for rank in sorted(ranks)]
-    if len(found) == 1:
-        return f"rank {found[0]}"
-    shown, more = found[:8], len(found) - 8
-    last = f"{more:,} more" if more > 0 else shown.pop()
-    return f"ranks {', '.join(shown)} and {last}"
+def named(ranks: Collection[int], job_ranks: Mapping[int, int]) -> str:
+    """Ranks of a communicator as those of the job, and as its own where these are others: "rank 6 (2 of the
+    communicator)"."""
+    theirs, of_job = ranks_text(ranks), ranks_text(job_ranks.get(rank, rank) for rank in ranks)
+    return theirs if theirs == of_job else f"{of_job} ({theirs.partition(' ')[2]} of the communicator)"

@@ -70,6 +70,7 @@ class Slot(NamedTuple):
 
 
 _HEAD = struct.Struct("<QQQQQQQIIQQQQQQ")  # from STATE to LAST_SEEN
+_TIMES = struct.Struct("<QQ")  # of a channel
 
 
 class Plugin:
@@ -78,8 +79,10 @@ class Plugin:
     def __init__(self, native: executable.Code, image: bytes) -> None:
         self._control = executable.map_memory(executable.PAGE)
         self._table = executable.map_memory(SLOTS * code.SLOT_BYTES)
+        self._slots = memoryview((ctypes.c_char * (SLOTS * code.SLOT_BYTES)).from_address(self._table)).cast("B")
         self._rows = executable.map_memory(ROWS * code.ROW_BYTES)
         self._words = (ctypes.c_uint64 * (code.CONTROL_BYTES // 8)).from_address(self._control)
+        self._communicators: dict[int, Communicator] = {}  # as they were when it was last looked, by their rows
         self._open: list[int] = []  # tickets whose slots are to be looked at
         self._parting: dict[int, tuple[int, str]] = {}  # those that are given up: since when, and why
         self._known = SLOTS  # tickets that were given before; none is 0
@@ -125,19 +128,23 @@ class Plugin:
         return int(self._words[code.LATE // 8])
 
     def communicators(self) -> dict[int, Communicator]:
-        """All there were, by the addresses of their rows."""
+        """All there were, by the addresses of their rows. Any thread may ask."""
         found = {}
         for number in range(min(self._words[code.COMMUNICATORS // 8], ROWS)):
             row = self._rows + number * code.ROW_BYTES
-            raw = ctypes.string_at(row, code.ROW_BYTES)
-            state, identity, version, nodes, ranks, rank = struct.unpack_from("<QQIIII", raw)
+            state = ctypes.c_uint64.from_address(row).value
             if not state:  # it is being made
                 continue
-            if version < events.TELLS_RANKS:  # what stands there was in registers by chance
-                nodes = ranks = rank = 0
-            name = raw[code.ROW_NAME :].split(b"\0", 1)[0].decode("utf-8", "replace")
-            found[row] = Communicator(row, version, identity, name, nodes, ranks, rank, state == 2)
+            known = self._communicators.get(row)
+            if known is None or known.destroyed != (state == 2):
+                known = self._communicators[row] = _communicator(row, state)
+            found[row] = known
         return found
+
+    @property
+    def unnamed(self) -> int:
+        """Communicators for which there was no row: of their collectives nobody can say which they are of."""
+        return max(0, int(self._words[code.COMMUNICATORS // 8]) - ROWS)
 
     def take(self, now_ns: int) -> list[Slot]:
         """Those that have ended, and those of whose channels NCCL tells nothing, in the order of their launches.
@@ -152,9 +159,8 @@ class Plugin:
         for slot in slots:
             since_ns, why = self._parting.get(slot.ticket, (now_ns, ""))
             if slot.ticket in whole or now_ns - since_ns >= PARTING_NS:
-                at = self._at(slot.ticket)
-                taken.append(slot._replace(channels=_channels(at) if slot.channels_begun else (), why=why))
-                ctypes.memset(at + 8, 0, code.SLOT_BYTES - 8)
+                taken.append(Slot(*slot[:-2], self.channels(slot), why))
+                ctypes.memset(self._table + self._place(slot.ticket) + 8, 0, code.SLOT_BYTES - 8)
                 self._set(slot.ticket, code.FREE)  # after all else
                 self._parting.pop(slot.ticket, None)
         gone = {slot.ticket for slot in taken}
@@ -182,7 +188,7 @@ class Plugin:
             self._set(slot.ticket, code.GIVEN_UP)
 
     def _set(self, ticket: int, state: int) -> None:
-        ctypes.c_uint64.from_address(self._at(ticket)).value = state
+        ctypes.c_uint64.from_address(self._table + self._place(ticket)).value = state
 
     @property
     def under_way(self) -> int:
@@ -199,7 +205,7 @@ class Plugin:
             self._look_at_all(asked)
         found, still = [], []
         for ticket in self._open:
-            slot = _slot(ctypes.string_at(self._at(ticket), code.EVENT + code.EVENT_BYTES), self._distance)
+            slot = self._slot(ticket)
             if slot.ticket in (0, ticket):  # 0: it is being filled in; another's: there was no room
                 still.append(ticket)
                 if slot.ticket and slot.begun_ns:
@@ -209,17 +215,35 @@ class Plugin:
 
     def _look_at_all(self, asked: int) -> None:
         """Which tickets have got a slot; some may be about to write theirs into it, and it is looked again."""
-        raw = [struct.unpack("<QQ", ctypes.string_at(self._at(number), 16)) for number in range(SLOTS)]
+        raw = [struct.unpack_from("<QQ", self._slots, self._place(number)) for number in range(SLOTS)]
         self._open = sorted({*self._open, *(ticket for _, ticket in raw if ticket >= self._known)})
         if all(ticket for state, ticket in raw if state):
             self._known = asked
 
     def channels(self, slot: Slot) -> tuple[tuple[int, int, int], ...]:
         """(number, start, end) of a pending one's channels that have begun; 0 where a time is not known."""
-        return _channels(self._at(slot.ticket))
+        found: list[tuple[int, int, int]] = []
+        at = self._place(slot.ticket) + code.CHANNELS
+        for number in range(code.CHANNEL_COUNT if slot.channels_begun else 0):
+            start, end = _TIMES.unpack_from(self._slots, at + number * _TIMES.size)
+            if start or end:
+                found.append((number, start, end))
+                if len(found) == slot.channels_begun:  # fewer where a replayed graph had some of them again
+                    break
+        return tuple(found)
 
-    def _at(self, ticket: int) -> int:
-        return self._table + ticket % SLOTS * code.SLOT_BYTES
+    def _slot(self, ticket: int) -> Slot:
+        at = self._place(ticket)
+        _, mine, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(self._slots, at)
+        event = bytes(self._slots[at + code.EVENT : at + code.EVENT + code.EVENT_BYTES])
+        times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
+        return Slot(
+            *(mine, row, times[0], times[1], begun, ended, thread + self._distance, first, times[2], times[3], event)
+        )
+
+    def _place(self, ticket: int) -> int:
+        """Where its slot begins in the table."""
+        return ticket % SLOTS * code.SLOT_BYTES
 
 
 def install() -> "Plugin | Unavailable":
@@ -297,20 +321,13 @@ def _is_defined(name: str) -> bool:
     return True
 
 
-def _slot(raw: bytes, distance: int) -> Slot:
-    _, ticket, row, s0, n0, s1, n1, begun, ended, thread, first, s2, n2, s3, n3 = _HEAD.unpack_from(raw)
-    times = (s0 * 10**9 + n0, s1 * 10**9 + n1, s2 * 10**9 + n2, s3 * 10**9 + n3)
-    event, thread = raw[code.EVENT :], thread + distance
-    return Slot(ticket, row, times[0], times[1], begun, ended, thread, first, times[2], times[3], event)
-
-
-def _channels(at: int) -> tuple[tuple[int, int, int], ...]:
-    raw = ctypes.string_at(at + code.CHANNELS, 16 * code.CHANNEL_COUNT)
-    count = (len(raw.rstrip(b"\0")) + 15) // 16
-    numbers = struct.unpack_from(f"<{2 * count}Q", raw)
-    return tuple(
-        [(n, numbers[2 * n], numbers[2 * n + 1]) for n in range(count) if numbers[2 * n] or numbers[2 * n + 1]]
-    )
+def _communicator(row: int, state: int) -> Communicator:
+    raw = ctypes.string_at(row, code.ROW_BYTES)
+    identity, version, nodes, ranks, rank = struct.unpack_from("<8xQIIII", raw)
+    if version < events.TELLS_RANKS:  # what stands there was in registers by chance
+        nodes = ranks = rank = 0
+    name = raw[code.ROW_NAME :].split(b"\0", 1)[0].decode("utf-8", "replace")
+    return Communicator(row, version, identity, name, nodes, ranks, rank, state == 2)
 
 
 def _is_whole(slot: Slot, communicator: Communicator | None, now_ns: int) -> bool:

@@ -16,7 +16,7 @@ from ..._records.records import GpuCollective
 from ..._runtime import clock, threads
 from ..._runtime.text import time_text
 from . import events
-from .peers import Peers, Waiting, last_text, told
+from .peers import Peers, Waiting, last_text, named, told
 from .plugin import Communicator, Plugin, Slot
 from .totals import Totals
 
@@ -34,14 +34,13 @@ class DeviceClock:
         self.high: float | None = None
         self._looked_ns = 0
 
-    def look(self, slot: Slot) -> None:
-        """Learns from a collective whose first channel was seen to begin."""
+    def look(self, slot: Slot, start_ns: int) -> None:
+        """Learns from a collective whose first channel was seen to begin. ``start_ns``: the earliest, by the timer."""
         if not slot.first_ns:
             return
         drift = abs(slot.first_seen_ns - self._looked_ns) * DRIFT
         self._looked_ns = slot.first_seen_ns
-        starts = [start for _, start, _ in slot.channels if start]
-        low, high = slot.begun_ns - min(starts, default=slot.first_ns), slot.first_seen_ns - slot.first_ns
+        low, high = slot.begun_ns - (start_ns or slot.first_ns), slot.first_seen_ns - slot.first_ns
         self.low = low if self.low is None else max(low, self.low - drift)
         self.high = high if self.high is None else min(high, self.high + drift)
         if self.low > self.high:  # one of them was held too long; what was seen last is believed
@@ -73,10 +72,11 @@ class NcclSource:
 
     name = "nccl"
 
-    def __init__(self, plugin: Plugin, folder: str | None = None) -> None:
-        """``folder``: that of the run, which all processes of the run share."""
+    def __init__(self, plugin: Plugin, folder: str | None = None, job_rank: int | None = None) -> None:
+        """``folder``: that of the run, which all processes of the run share. ``job_rank``: this process's number among
+        those of the job."""
         self.plugin = plugin
-        self._peers = Peers(folder)
+        self._peers = Peers(folder, job_rank)
         self._noted = 0  # newest ticket that the others have been told of
         self._lock = threads.rlock()
         self._pid = os.getpid()
@@ -133,7 +133,7 @@ class NcclSource:
             if records and on_records is not None:
                 self._totals.add(records, now_ns)
                 self._handed_on += len(records)
-                self._last.extend([record._replace(channels=()) for record in records[-LAST:]])
+                self._last.extend(records)
                 on_records(records)
         finally:
             threads.give_back(self._lock)
@@ -147,6 +147,7 @@ class NcclSource:
             "lost": self.plugin.lost,
             "late_channels": self.plugin.late,
             "under_way": self.plugin.under_way,
+            **({"unnamed": self.plugin.unnamed} if self.plugin.unnamed else {}),
         }
 
     def pending(self) -> list[GpuCollective]:
@@ -155,7 +156,7 @@ class NcclSource:
 
     def last(self) -> list[GpuCollective]:
         """The last :data:`LAST` that were handed on, without their channels, and what has begun and not ended."""
-        return [*self._last, *self.pending()]
+        return [*[record._replace(channels=()) for record in self._last], *self.pending()]
 
     def totals(self) -> list[CollectiveTotals]:
         """Sums so far by function and communicator."""
@@ -176,37 +177,44 @@ class NcclSource:
         for record, slot in self._unended(begun=True):
             if now_ns - slot.first_seen_ns >= longer_ns:
                 found.setdefault(slot.row, (record, slot))
+        job_rank = self._peers.job_rank
         self._peers.tell(
             [
-                Waiting(record.communicator, record.name, record.rank, record.sequence, slot.first_seen_ns)
-                for record, slot in found.values()
-                if record.communicator is not None and record.rank is not None and record.sequence is not None
+                Waiting(of.communicator, of.name, of.rank, of.sequence, slot.first_seen_ns, job_rank)
+                for of, slot in found.values()
+                if of.communicator is not None and of.rank is not None and of.sequence is not None
             ]
         )
-        session = clock.SESSION.of_monotonic(0)
         waits = [self._wait(record, slot, now_ns) for record, slot in found.values()]
-        for wait, rank in self._peers.waited_for():
-            text = (
-                f"rank {rank} is waited for: rank {wait.rank} has been in {wait.function} number {wait.sequence:,} of "
-            )
-            text += f"communicator {wait.communicator} for {time_text(now_ns - wait.since_ns)}, and rank {rank} "
-            text += last_text(self._peers.reached(wait.communicator, wait.function, rank))
-            facts = {"communicator": wait.communicator, "name": wait.function, "sequence": wait.sequence}
-            facts |= {"rank": wait.rank, "absent": [rank]}
-            waits.append(Wait((wait[:4], rank), wait.since_ns + session, text, facts))
-        return waits
+        return waits + [self._awaited(wait, rank, now_ns) for wait, rank in self._peers.waited_for()]
 
     def _wait(self, record: GpuCollective, slot: Slot, now_ns: int) -> Wait:
+        """What this process waits in, and for whom."""
+        of, job_ranks = record.communicator, self._peers.job_ranks(record.communicator or "")
         name = f" ({record.communicator_name})" if record.communicator_name else ""
-        text = f"rank {record.rank} has been in {_named(record)} of communicator {record.communicator}{name} for "
+        who = named([record.rank or 0], job_ranks)
+        text = f"{who} has been in {_named(record, job_ranks)} of communicator {of}{name} for "
         text += time_text(now_ns - slot.first_seen_ns)
         facts: dict[str, Any] = {field: getattr(record, field) for field in _TOLD}
-        if record.communicator is not None and record.sequence is not None:
-            missing = self._peers.missing(record.communicator, record.name, record.sequence)
-            facts |= {"came": sorted(missing.came), "absent": sorted(missing.absent), "ended": sorted(missing.ended)}
-            who = told(missing, record.ranks)
-            text += f"; {who}" if who else ""
+        if of is not None and record.sequence is not None:
+            missing = self._peers.missing(of, record.name, record.sequence)
+            for field in ("came", "absent", "ended"):
+                facts[field] = sorted(job_ranks.get(rank, rank) for rank in getattr(missing, field))
+            absent = told(missing, record.ranks, job_ranks)
+            text += f"; {absent}" if absent else ""
         return Wait((slot.ticket,), slot.first_seen_ns + clock.SESSION.of_monotonic(0), text, facts)
+
+    def _awaited(self, wait: Waiting, rank: int, now_ns: int) -> Wait:
+        """What another process waits in for this rank of the communicator, which is here."""
+        known = {at: of for at, of in ((wait.rank, wait.job_rank), (rank, self._peers.job_rank)) if of is not None}
+        text = (
+            f"{named([rank], known)} is waited for: {named([wait.rank], known)} has been in {wait.function} number "
+            f"{wait.sequence:,} of communicator {wait.communicator} for {time_text(now_ns - wait.since_ns)}, and "
+            f"rank {known.get(rank, rank)} {last_text(self._peers.reached(wait.communicator, wait.function, rank))}"
+        )
+        facts = {"communicator": wait.communicator, "name": wait.function, "sequence": wait.sequence}
+        facts |= {"rank": wait.rank, "absent": [known.get(rank, rank)]}
+        return Wait((wait[:4], rank), wait.since_ns + clock.SESSION.of_monotonic(0), text, facts)
 
     def _unended(self, begun: bool = False) -> list[tuple[GpuCollective, Slot]]:
         """What has not ended; ``begun``: that the device is in. None where another thread is at it for long, or this
@@ -235,27 +243,25 @@ class NcclSource:
 
     def _record(self, slot: Slot, communicators: dict[int, Communicator], *, ended: bool) -> GpuCollective:
         of = communicators.get(slot.row)
-        device = self._clocks.setdefault(slot.row, DeviceClock())
-        device.look(slot)
+        device = self._clocks.get(slot.row)
+        if device is None:
+            device = self._clocks[slot.row] = DeviceClock()
+        first, last = _span(slot.channels)
+        device.look(slot, first)
         told = events.decode(slot.event, of.version if of else events.NEWEST)
         ranks = of.ranks if of and of.ranks else None
         session, offset = clock.SESSION.of_monotonic(0), device.offset_ns
-        channels: tuple[tuple[int | None, ...], ...] = tuple([(number, None, None) for number, _, _ in slot.channels])
-        start = end = None
-        if offset is not None:
-            ahead = offset + session
-            channels = tuple([(n, a + ahead if a else None, b + ahead if b else None) for n, a, b in slot.channels])
-            start = min([a for _, a, _ in slot.channels if a], default=None)
-            end = max([b for _, _, b in slot.channels if b], default=None)
-            start, end = start and start + ahead, end and end + ahead
-        by_host = bool(slot.channels_begun and start is None)  # before version 4: when NCCL's thread saw it
+        ahead = None if offset is None else offset + session
+        start, end = (first and first + ahead, last and last + ahead) if ahead is not None else (0, 0)
+        by_host = bool(slot.channels_begun and not start)  # before version 4: when NCCL's thread saw it
         if by_host:
-            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else None
+            start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else 0
+        identity = told.communicator if told.communicator is not None else of and of.id
         return GpuCollective(
             told.function,
             slot.begun_ns + session,
             (slot.ended_ns or slot.begun_ns) + session,
-            _hexadecimal(told.communicator if told.communicator is not None else of and of.id),
+            None if identity is None else f"{identity:016x}",
             communicator_name=told.communicator_name or (of.name or None if of else None),
             rank=of.rank if ranks and of else told.rank,
             ranks=ranks,
@@ -268,21 +274,35 @@ class NcclSource:
             peer=told.peer,
             algorithm=told.algorithm,
             protocol=told.protocol,
-            device_start_ns=start,
-            device_end_ns=end if ended else None,
-            channels=channels,
+            device_start_ns=start or None,
+            device_end_ns=(end or None) if ended else None,
+            channels=_moved(slot.channels, ahead),
             clock_error_ns=None if by_host else device.error_ns,
             thread=slot.thread,
             attributes={"timing": "host"} if by_host else {"untimed": slot.why} if slot.why else None,
         )
 
 
-def _named(record: GpuCollective) -> str:
+def _span(channels: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
+    """The earliest start and the latest end; 0 where none is known."""
+    first = last = 0
+    for _, start, end in channels:
+        if start and (start < first or not first):
+            first = start
+        if end > last:
+            last = end
+    return first, last
+
+
+def _moved(channels: tuple[tuple[int, int, int], ...], ahead: int | None) -> tuple[tuple[int | None, ...], ...]:
+    """On the session's clock, which is so far ahead of the device's; None where that, or a time, is not known."""
+    if ahead is None:
+        return tuple([(number, None, None) for number, _, _ in channels])
+    return tuple([(n, start + ahead if start else None, end + ahead if end else None) for n, start, end in channels])
+
+
+def _named(record: GpuCollective, job_ranks: dict[int, int]) -> str:
     """ "AllReduce number 41"; "Recv from rank 3"."""
     if record.peer is not None:
-        return f"{record.name} {'to' if record.name == 'Send' else 'from'} rank {record.peer}"
+        return f"{record.name} {'to' if record.name == 'Send' else 'from'} {named([record.peer], job_ranks)}"
     return record.name if record.sequence is None else f"{record.name} number {record.sequence:,}"
-
-
-def _hexadecimal(number: int | None) -> str | None:
-    return None if number is None else f"{number:016x}"

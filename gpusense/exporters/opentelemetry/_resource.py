@@ -20,14 +20,6 @@ from ._attributes import Attributes, Redact, apply_redaction, clean
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 SCOPE = package.NAME  # the host's name for us where we are vendored
 
-_RANKS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMIX_RANK", "PMIX_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
-
 #: What a backend makes visible, for ``gpu.capabilities``.
 _CAPABILITIES = {
     "cupti": ("kernels", "transfers"),
@@ -87,12 +79,9 @@ def build(base: Any, meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...], r
     return _HashedResource(Resource(ours).merge(base))
 
 
-def attributes(
-    meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...], environ: Mapping[str, str] = os.environ
-) -> Attributes:
+def attributes(meta: Mapping[str, Any], devices: tuple[DeviceInfo, ...]) -> Attributes:
     """Resource attributes of a process, empty ones left out."""
     backends = meta.get("backends") or {}
-    rank, size = rank_of(meta, environ)
     libraries = meta.get("frameworks")
     found: Attributes = {
         "gpusense.version": __version__,
@@ -103,8 +92,8 @@ def attributes(
         "gpu.compute_capabilities": sorted({_dotted(device) for device in devices if device.compute_capability}),
         "compute.library": sorted(libraries) if isinstance(libraries, dict) else None,
         "process.pid": meta.get("pid"),
-        "gpu.rank": rank,
-        "gpu.world_size": size,
+        "gpu.rank": meta.get("rank"),
+        "gpu.world_size": meta.get("world_size"),
         "hw.driver_version": next((device.driver for device in devices if device.driver), None),
     }
     for name, version in backends.items():
@@ -124,16 +113,6 @@ def program(meta: Mapping[str, Any], argv: Sequence[str] = ()) -> str | None:
     if words[:1] == ["-m"]:
         del words[0]
     return os.path.basename(words[0]) or None if words else None
-
-
-def rank_of(meta: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
-    """Rank and world size: as recorded, else as a launcher's variables say, else None for both."""
-    if meta.get("rank") is not None:
-        return meta["rank"], meta.get("world_size")
-    for rank, size in _RANKS:
-        if rank in environ:
-            return _number(environ[rank]), _number(environ.get(size))
-    return None, None
 
 
 def scope(
@@ -160,7 +139,3 @@ def scope(
 def _dotted(device: DeviceInfo) -> str:
     major, minor = device.compute_capability or (0, 0)
     return f"{major}.{minor}"
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isdecimal() else None

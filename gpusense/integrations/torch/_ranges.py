@@ -5,11 +5,13 @@ hooks of their own, and end also where an exception leaves them.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
 from ... import get_tracer
+from ..._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS
 from ..._tracing.block import Block
 from ..._tracing.select import control
 from .._hosts import Patches, close_block
@@ -17,17 +19,23 @@ from ._dynamo import wrap
 from ._state import State
 
 _OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#(.+)")
-_LOADER = "enumerate(DataLoader)#"
 _SLOT = "_gpusense_block"
 
 
 @lru_cache(maxsize=128)
 def shown_name(name: str) -> str:
     """``AdamW.step`` for torch's ``Optimizer.step#AdamW.step``, ``DataLoader`` for its waits; others as they are."""
-    if name.startswith(_LOADER):
-        return "DataLoader"
+    if name.startswith(f"enumerate({LOADER})#"):
+        return LOADER
     found = _OPTIMIZER.fullmatch(name)
     return found[1] if found else name
+
+
+def _of_loader(iterator: Any) -> dict[str, Any] | None:
+    """What a DataLoader's iterator knows; None of others."""
+    known = {LOADER_WORKERS: "_num_workers", LOADER_BATCH: "_num_yielded"}
+    found = {key: getattr(iterator, name, None) for key, name in known.items()}
+    return found if all(type(value) is int for value in found.values()) else None
 
 
 class Ranges:
@@ -57,13 +65,15 @@ class Ranges:
             if on["ranges"]:
                 try:
                     name, before = shown_name(str(range_.name)), None
+                    # A range has no more than a name: whose wait this is, the function knows that entered it.
+                    attributes = _of_loader(sys._getframe(1).f_locals.get("self")) if name == LOADER else None
                     if on["memory"]:
-                        block, before = state.open_measured(name)
+                        block, before = state.open_measured(name, attributes)
                     else:  # what that does, in fewer steps
                         block = (
                             None
                             if profiler._is_profiler_enabled
-                            else (control.waiting or get_tracer()).open_scope(name)
+                            else (control.waiting or get_tracer()).open_scope(name, attributes)
                         )
                     if block is not None:
                         vars(range_)[_SLOT] = block, before

@@ -8,7 +8,6 @@ from typing import Any
 
 from ..._records.device_identity import device_text
 from ..._runtime.text import one_line
-from ...analysis.counters import series as counter_series
 from ...analysis.memory import place_of
 from ...session import Session
 from ..series import Points, device_series
@@ -23,14 +22,10 @@ _WITHOUT_ZERO = ("°C",)
 def charts(session: Session, start_ns: int) -> list[dict[str, Any]]:
     """Charts with at least two points, not all zero, by device."""
     found = []
-    for card, label, unit, points in device_series(session):
-        if len(points) >= 2 and any(value for _, value in points):
-            shifted = [(time - start_ns, value) for time, value in points]
-            found.append(_chart(card.text, label, unit, _runs(shifted)))
-    for number, label, unit, points in counter_series(session):
-        if len(points) >= 2 and any(value for _, value in points):
-            shifted = [(time - start_ns, value) for time, value in points]
-            found.append(_chart(device_text(session.devices, "cuda", number), label, unit, _runs(shifted)))
+    for one in device_series(session):
+        if len(one.points) >= 2 and any(value for _, value in one.points):
+            shifted = [(time - start_ns, value) for time, value in one.points]
+            found.append(_chart(one.device, one.name, one.unit, _runs(shifted)))
     return found + _allocated(session, start_ns)
 
 

@@ -21,7 +21,7 @@ from ...analysis.facts import Facts, Finding
 from ...analysis.findings import findings
 from ...analysis.operation import DEVICE_KINDS, Operation, called
 from ...analysis.peaks import peaks
-from ...analysis.ranks import shown_text
+from ...analysis.ranks import notes_on, shown_text
 from ...analysis.roofline import MeasuredBlock, measured, rate_of
 from ...analysis.sampled import concerned, devices_seen
 from ...analysis.unwritten import length_text, listed_text, notes_of
@@ -74,7 +74,7 @@ def page_data(session: Session, *, title: str = "", event_limit: int = 2_000_000
             "title": f"gpusense · {one_line(title)}" if title else "gpusense report",
             "subtitle": _subtitle(session, facts, title),
             "sentence": " · ".join(filter(None, (divisions.sentence(), shown_text(session)))),
-            "notes": [sentence(one_line(note, 400)) for note in notes_of(session)[:_NOTES]],
+            "notes": [sentence(one_line(note, 400)) for note in (*notes_of(session), *notes_on(session))[:_NOTES]],
             "took": _took(facts, tree),
             "findings": [_finding(finding, divisions, places) for finding in found],
             "phases": phases,

@@ -26,10 +26,12 @@ from ...analysis.operation import Operation
 from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import intensity_text, measured, rate_of, roofline, told
 from ...session import Session
+from ..sampling import remarks
 from ..tracks import DIRECTIONS, label
 from .places import Places
 
 _ROWS = 20
+_COUNTED = "Counters by block"
 #: So many ranks have a row each; of more those that are alike have one.
 _EACH_RANK = 8
 
@@ -67,9 +69,9 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             lambda: _warm_up(facts, several),
         ),
         (
-            "Counters by block",
-            "counted while the device did a block's work; of peak: of what the memory can move; shared: work of others",
-            ("Block", "Device", "Time", "SM", "Tensor", "DRAM", "Of peak", "PCIe", "Shared with"),
+            _COUNTED,
+            "sampled: of the time from first to last work; of peak: of what memory can move; shared: work of others",
+            ("Block", "Device", "Sampled", "SM", "Tensor", "DRAM", "Of peak", "PCIe", "Shared with"),
             lambda: _counters(session),
         ),
         (
@@ -123,10 +125,11 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         rows = make()
         if rows:
             shown = rows[:_ROWS]
+            told = remarks(session) if title == _COUNTED else []
             table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": [row.cells for row in shown]}
             if places is not None:
                 table["places"] = [row.place(places) if row.place is not None else None for row in shown]
-            tables.append({**table, "more": len(rows) - len(shown)})
+            tables.append({**table, "remarks": told, "more": len(rows) - len(shown)})
     return tables
 
 
@@ -228,7 +231,7 @@ def _counters(session: Session) -> _Rows:
             (
                 one_line(" › ".join(row.path)) if row.path else "(all work)",
                 device_text(session.devices, "cuda", row.device),
-                time_text(row.device_ns) + (" by the host" if row.by == "host" else ""),
+                f"{time_text(row.sampled_ns)} of {time_text(row.device_ns)}",
                 share(row.sm_active_percent),
                 share(row.tensor_percent),
                 rate_text(row.dram_bytes_per_s),
@@ -239,6 +242,7 @@ def _counters(session: Session) -> _Rows:
             partial(Places.block, path=row.path),
         )
         for row in session.once(block_shares)
+        if row.reason is None or not row.path
     ]
 
 
@@ -358,13 +362,13 @@ def _collectives(session: Session) -> _Rows:
     if not rows:
         return []
     these = session.once(job_of)
-    names = [name_of(one, number) for one, number in zip(these.sessions, these.numbers, strict=True)]
+    names = [one_line(name_of(*pair), 40) for pair in zip(these.sessions, these.numbers, strict=True)]
     slow = {id(each.row): each.usual_ns for each in slow_links(rows)}
     answer = session.once(ranks_of)
     return [
         _Row(
             (
-                one_line(row.name),
+                f"Send, {names[row.ends[0]]} to {names[row.ends[1]]}" if row.ends[1:] else one_line(row.name),
                 _members(row, answer),
                 size_text(row.bytes),
                 one_line(" ".join(filter(None, (row.algorithm, row.protocol))) or "–"),
@@ -383,6 +387,9 @@ def _collectives(session: Session) -> _Rows:
 def _members(row: Row, answer: Ranks | None) -> str:
     """How many; which, where they are not all of the job."""
     name = f" in {one_line(row.communicator_name, 40)}" if row.communicator_name else ""
+    if row.communicators > 1:
+        others, count = count_text(row.communicators - 1, "other"), count_text(row.communicators, "communicator")
+        name = f"{name} and {others}" if name else f" in {count}"
     if answer is None or len(row.members) in (0, len(answer.ranks)):
         return f"{row.ranks or '–'}{name}"
     return f"{row.ranks or '–'}{name}: {one_line(names_text([answer.ranks[at] for at in row.members]), 40)}"
@@ -400,7 +407,7 @@ def _last(row: Row, names: Sequence[str]) -> str:
         return "–"
     if row.calls > 1 and row.last_share <= max(0.1, 2 / max(2, len(row.members))) and len(row.members) > 2:
         return f"each at times ({percent_text(row.last_share)} at most)"
-    return f"{one_line(names[row.last_process], 40)}: {percent_text(row.last_share)}"
+    return f"{names[row.last_process]}: {percent_text(row.last_share)}"
 
 
 def _backends(session: Session, facts: Facts) -> _Rows:

@@ -1,14 +1,19 @@
 """Blocks timed by events, over a driver whose streams have scripted times."""
 
+import ctypes
 import gc
+import sys
 import threading
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.streams import BEGIN, LATENCY, MARK, Block
+from support.streams import BEGIN, LATENCY, LOOK, MARK, Block
 
+from gpusense._capi.machine import mark_code
 from gpusense._runtime import clock
+from gpusense.backends import cuda
 from gpusense.backends.block_times import hosts, marks
 from gpusense.backends.block_times import source as module
 from gpusense.backends.block_times.source import BlockTimes
@@ -121,14 +126,15 @@ def on_streams(monkeypatch, streams):
 
     def meet(_, __, leaves, arrives):
         told[:] = leaves, arrives
-        return lambda devices: [hosts.Current(None, streams[0])]
+        return lambda devices: hosts.Answer(hosts.Current(None, streams[0]))
 
     def switch(stream):
         told[0]()
         streams[0] = stream
         told[1]()
 
-    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": meet})
+    monkeypatch.setitem(sys.modules, "launches", ModuleType("launches"))
+    monkeypatch.setattr(hosts, "_HOSTS", {"launches": meet})
     return switch
 
 
@@ -180,7 +186,8 @@ def test_a_stream_that_is_entered_again_ends_with_its_last_work(driver, times, m
 
 def test_each_thread_has_its_blocks_and_one_without_a_context_gets_the_devices(driver, times, monkeypatch):
     streams = threading.local()
-    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": lambda *_: lambda devices: [hosts.Current(0, streams.of_thread)]})
+    answer = lambda devices: hosts.Answer(hosts.Current(0, streams.of_thread))  # noqa: E731
+    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": lambda *_: answer})
     made = [driver.stream() for _ in range(4)]
 
     def run(at):
@@ -203,6 +210,28 @@ def test_each_thread_has_its_blocks_and_one_without_a_context_gets_the_devices(d
     assert driver.library.fake_cuda_stack_depth() == 1
 
 
+def test_the_default_streams_of_two_threads_are_two(driver, times, monkeypatch):
+    on_streams(monkeypatch, [module.PER_THREAD])
+    driver.work(module.PER_THREAD, 500_000)
+    context = driver.context()
+
+    def beside():
+        assert driver.library.cuCtxPushCurrent_v2(ctypes.c_void_p(context)) == 0
+        driver.work(module.PER_THREAD, 500_000 + 2 * MARK)
+        with times.block("beside"):
+            driver.work(module.PER_THREAD, 1_000)
+
+    with times.block("main"):  # its stream's marks lie close to the other's
+        driver.work(module.PER_THREAD, 2_000)
+        thread = threading.Thread(target=beside)
+        thread.start()
+        thread.join()
+    driver.leave()
+    driver.later(LONG)
+    times.poll()
+    assert {record.name: record.duration_ns for record in times.records} == {"main": 2_000, "beside": 1_000}
+
+
 def test_two_devices_have_a_time_each_and_an_idle_one_none(driver, times, monkeypatch):
     driver.library.fake_cuda_set_devices(3)
     main = driver.stream()
@@ -213,7 +242,8 @@ def test_two_devices_have_a_time_each_and_an_idle_one_none(driver, times, monkey
     third = driver.stream()
     driver.leave()
     streams = [hosts.Current(0, main), hosts.Current(1, other), hosts.Current(2, third)]
-    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": lambda *_: lambda devices: [streams[at] for at in devices or (0,)]})
+    answer = lambda devices: hosts.Answer(*[streams[at] for at in devices or (0,)])  # noqa: E731
+    monkeypatch.setattr(hosts, "_HOSTS", {"pytest": lambda *_: answer})
     times.poll()  # finds the devices that have a context
     for stream in (main, other):
         driver.work(stream, 500_000)
@@ -329,8 +359,7 @@ def test_marks_are_bounded_and_come_back(driver, times, monkeypatch):
     assert len(times.records) == 1
 
 
-def test_blocks_that_nobody_ends_give_their_marks_back(driver, times, monkeypatch):
-    monkeypatch.setattr(module, "_SWEEP_AT", 5)
+def test_blocks_that_nobody_ends_give_their_marks_back(driver, times):
     for _ in range(300):
         times.block().__enter__()
         module.innermost.set(None)
@@ -338,7 +367,7 @@ def test_blocks_that_nobody_ends_give_their_marks_back(driver, times, monkeypatc
     gc.collect()
     times.poll()
     (place,) = times._places.values()
-    assert place.made - len(place.free) <= marks.MAX_DEPTH + 1  # those that are known by the next one
+    assert place.made - len(place.free) <= marks.MAX_UNREAD + 1  # and the one that was read last
 
 
 @pytest.mark.parametrize("call", ["cuStreamIsCapturing", "cuEventRecord", "cuEventCreate", "cuEventQuery"])
@@ -409,6 +438,32 @@ def test_a_forked_child_makes_no_call(driver, times):
         times._arrives()
     times.poll()
     assert driver.library.fake_cuda_call_count() == calls
+
+
+def test_the_two_ways_to_make_a_mark_answer_alike(driver, monkeypatch):
+    api, context, stream, event = cuda.SOURCE.api(), driver.context(), driver.stream(), ctypes.c_void_p()
+    driver.leave()
+    assert api.cuEventCreate(ctypes.byref(event), 0) == 0
+    ways = [marks.record_with(api)]
+    monkeypatch.setattr(marks.executable, "native", lambda _: None)
+    marks._machine_code.cache_clear()
+    ways.append(marks.record_with(api))
+    assert not hasattr(ways[1], "argtypes")
+
+    def answers(where=context):
+        first, second = [way(where, stream, event.value) for way in ways]
+        return second - first if first > 0 else {first, second}
+
+    assert answers() == LOOK
+    assert answers(context + 8) == {-(1 << 16)}
+    driver.capturing(stream, True)
+    assert answers() == {-(2 << 16)}
+    driver.capturing(stream, False)
+    for step, call in enumerate(mark_code.SYMBOLS[:-1], 1):
+        driver.fail(call, 700)
+        assert answers() == {-((step << 16) + 700)}
+        driver.fail(call, 0)
+    marks._machine_code.cache_clear()
 
 
 # --- any history ------------------------------------------------------------------------------------------------------

@@ -113,12 +113,13 @@ def test_a_chip_that_is_not_known_yet_is_asked_for_again(api, monkeypatch):
         sampler.Sampler(api, 0, MS)
 
 
-def test_more_than_an_image_holds_is_read_in_parts(api, monkeypatch):
+def test_what_an_image_does_not_hold_is_lost(api, monkeypatch):
     monkeypatch.setattr(sampler, "SAMPLES", 16)
     one = sampler.Sampler(api, 0, MS)
     first = read_for(one)
     assert (len(first.starts), first.drained) == (16, False)
-    assert one.read().starts[0] == first.ends[-1]
+    time.sleep(0.01)
+    assert one.read().starts[0] > first.ends[-1] + 20 * MS
     one.end()
 
 
@@ -254,10 +255,27 @@ def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
             one.read()
     columns = one.columns
     assert len(columns) == sum(count for count, _, _ in readings) - 1  # without the first of all
-    assert one.gaps == 0
+    assert (one.gaps, one.missing_ns) == ({}, 0)
     assert columns.start[1:] == columns.end[:-1]
     for start, end in zip(columns.start, columns.end, strict=True):
         assert abs(end - start - MS) <= 0.31 * MS
+
+
+def test_samples_that_cupti_leaves_out_are_a_gap_of_which_nobody_knows_why():
+    class Scripted:
+        device, fields, interval_ns = 0, ("dispatches",), MS
+        plan = iter((range(1, 5), [*range(5, 8), *range(20, 23)]))
+
+        def read(self):
+            starts = [number * MS for number in next(self.plan)]
+            return sampler.Samples(starts, [at + MS for at in starts], [[1.0] * len(starts)], True, False, 0, 30 * MS)
+
+    one = source.Device(Scripted())
+    one.read()
+    one.read()
+    assert (one.gaps, one.missing_ns) == ({source.UNTOLD: 1}, 12 * MS)
+    one.compared()
+    assert (one.samples, one.gaps, one.missing_ns, len(one.columns)) == (0, {}, 0, 0)
 
 
 # --- the trial --------------------------------------------------------------------------------------------------------
@@ -346,9 +364,14 @@ def test_samples_lie_on_the_sessions_clock_without_gaps_and_overlaps(session, mo
     assert {sample.nvlink_rx_bytes for sample in found} == {None}, "NaN is not measured"
     told = one.status()["devices"]["0"]
     assert told["clock_error_ns"] < MS
-    assert told["gaps"] == told["failed"] == 0
+    assert told["gaps"] == told["failed"] == told["missing_ns"] == 0
+    assert (one.status()["cost_percent_of_a_processor"], one.status()["cost_reason"]) == (None, "judged after 3 s")
     assert one.end(2.0)
-    assert one.status()["state"] == "ended"
+    ended = one.status()
+    assert ended["state"] == "ended"
+    assert ended["devices"]["0"]["samples"] == len(session.samples), "what was read while clocks were compared is gone"
+    assert ended["cost_percent_of_a_processor"] > 0, "it ended before it was judged"
+    assert one.cpu_ns > 0
     assert threading.active_count() == 1 or not any(t.name == "gpusense-counters" for t in threading.enumerate())
 
 
@@ -363,6 +386,7 @@ def test_it_pauses_while_nothing_is_to_be_recorded(session, library, monkeypatch
     session.wanted = True
     session.until(lambda: one.state == "sampling")
     assert one.flush(1.0)
+    assert one.status()["devices"]["0"]["gap_reasons"] == {"recording was disabled": 1}
 
 
 @pytest.mark.usefixtures("tried")
@@ -374,8 +398,41 @@ def test_an_overflow_is_a_gap_that_is_told(session, monkeypatch):
     monkeypatch.delenv("FAKE_PM_HARDWARE")
     time.sleep(0.3)
     assert one.flush(1.0)
-    found = session.samples
-    assert any(after.start_ns > before.end_ns for before, after in itertools.pairwise(found))
+    gaps = [after.start_ns - before.end_ns for before, after in itertools.pairwise(session.samples)]
+    told = one.status()["devices"]["0"]
+    assert told["gap_reasons"] == {source.OVERFLOW: told["gaps"]}
+    assert told["missing_ns"] == sum(gaps) > 0
+
+
+@pytest.mark.usefixtures("tried")
+def test_images_are_read_before_they_are_full_and_one_that_was_is_a_gap(session, monkeypatch):
+    monkeypatch.setattr(sampler, "SAMPLES", 100)
+    monkeypatch.setattr(source, "SAMPLES", 100)  # full in a tenth of a second
+    one = session.begin()
+    session.until(lambda: one.state == "sampling")
+    time.sleep(0.6)
+    assert one.flush(1.0)
+    assert one.status()["devices"]["0"]["gaps"] == 0
+    monkeypatch.setattr(source, "FULL", 2.0)
+    session.until(lambda: one.status()["devices"]["0"]["gaps"])
+    assert set(one.status()["devices"]["0"]["gap_reasons"]) == {source.IMAGE_FULL}
+
+
+@pytest.mark.usefixtures("tried")
+def test_a_sampler_that_goes_silent_is_opened_anew(session, library, monkeypatch):
+    monkeypatch.setattr(source, "SILENT_S", 0.1)
+    monkeypatch.setattr(source, "RENEW_S", 0.1)
+    one = session.begin()
+    session.until(lambda: one.state == "sampling" and one.flush(1.0) and session.samples)
+    monkeypatch.setenv("FAKE_PM_SILENT", "1")
+    session.until(lambda: one.status()["devices"]["0"]["renewed"] > 1)
+    monkeypatch.delenv("FAKE_PM_SILENT")
+    before = len(session.samples)
+    session.until(lambda: one.flush(1.0) and len(session.samples) > before)
+    told = one.status()["devices"]["0"]
+    assert told["gap_reasons"] == {source.SILENT: 1}
+    assert told["missing_ns"] > 2e8
+    assert library.fake_profiler_calls(b"cuptiPmSamplingDisable") == told["renewed"]
 
 
 @pytest.mark.usefixtures("tried")

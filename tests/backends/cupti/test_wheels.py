@@ -10,8 +10,9 @@ import struct
 import sys
 
 import pytest
-from support.cupti_releases import RELEASES, at, fetch_cupti, printed_by
+from support.cupti_releases import RELEASES, WITH_HEADERS, at, fetch_cupti, printed_by
 
+from gpusense._capi import cupti as capi
 from gpusense._capi import cupti_waits
 from gpusense._decode import layouts
 from gpusense._decode.columns import Piece
@@ -27,6 +28,14 @@ pytestmark = pytest.mark.skipif(
 def release(request, wheels):
     assert fetch_cupti.library(wheels / request.param), f"no libcupti {request.param} in {wheels}"
     return request.param
+
+
+@pytest.fixture(params=WITH_HEADERS)
+def include(request, wheels):
+    """A release and the folder of its headers."""
+    folder = wheels / request.param / "include"
+    assert folder.exists(), f"fill the folder again: it lacks {request.param}"
+    return request.param, folder
 
 
 def sizes_of(release):
@@ -142,13 +151,21 @@ def test_ids_of_functions_that_wait_are_those_of_the_library(release, wheels, ru
 # Struct of each record by the release that introduced it, and the vendor's member for each of our fields.
 VENDOR = {
     layouts.CONCURRENT_KERNEL: (
-        {"11.7": "Kernel7", "11.8": "Kernel8", "12.0": "Kernel9", "13.0": "Kernel10", "13.1": "Kernel11"},
+        {
+            "11.7": "Kernel7",
+            "11.8": "Kernel8",
+            "12.0": "Kernel9",
+            "13.0": "Kernel10",
+            "13.1": "Kernel11",
+            "13.3": "Kernel12",
+            "13.4": "Kernel13",
+        },
         """kind registersPerThread start end deviceId contextId streamId gridX gridY gridZ blockX blockY blockZ
         staticSharedMemory dynamicSharedMemory localMemoryPerThread correlationId name queued submitted graphNodeId
         graphId clusterX clusterY clusterZ priority sourceGraphId sourceGraphNodeId""",
     ),
     layouts.MEMCPY: (
-        {"11.7": "Memcpy5", "12.8": "Memcpy6"},
+        {"11.7": "Memcpy5", "12.8": "Memcpy6", "13.4": "Memcpy7"},
         """kind copyKind srcKind dstKind bytes start end deviceId contextId streamId correlationId graphNodeId graphId
         copyCount sourceGraphId sourceGraphNodeId""",
     ),
@@ -158,7 +175,7 @@ VENDOR = {
         correlationId graphNodeId graphId""",
     ),
     layouts.MEMSET: (
-        {"11.7": "Memset4"},
+        {"11.7": "Memset4", "13.4": "Memset5"},
         """kind value bytes start end deviceId contextId streamId correlationId memoryKind graphNodeId graphId
         sourceGraphId sourceGraphNodeId""",
     ),
@@ -183,7 +200,7 @@ VENDOR = {
         "kind counterKind value start end address srcId dstId streamId processId flags",
     ),
     layouts.DEVICE: (
-        {"11.7": "Device4", "12.2": "Device5"},
+        {"11.7": "Device4", "12.2": "Device5", "13.2": "Device6"},
         """kind flags globalMemoryBandwidth globalMemorySize coreClockRate numMemcpyEngines numMultiprocessors
         maxWarpsPerMultiprocessor maxBlocksPerMultiprocessor maxSharedMemoryPerMultiprocessor
         maxRegistersPerMultiprocessor computeCapabilityMajor computeCapabilityMinor id uuid name isCudaVisible
@@ -196,7 +213,8 @@ VENDOR = {
 }
 
 
-def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, compiler, tmp_path):
+def test_offsets_and_sizes_are_those_of_the_vendors_headers(include, compiler, tmp_path):
+    release, folder = include
     lines, expected = [], []
     for kind, (structs, members) in VENDOR.items():
         layout = layouts.LAYOUTS[kind]
@@ -227,11 +245,25 @@ def test_offsets_and_sizes_are_those_of_the_vendors_headers(release, wheels, com
     for name, value in constants.items():
         lines.append(f'printf("%zu 0\\n", (size_t)(uint32_t){name});')
         expected.append((value, 0))
-    printed = printed_by(["cupti_activity.h"], lines, wheels / release / "include", compiler, tmp_path)
+    printed = printed_by(["cupti_activity.h"], lines, folder, compiler, tmp_path)
     assert printed == expected
 
 
-def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheels, compiler, tmp_path):
+def test_hardware_events_are_asked_for_as_the_vendors_headers_have_it(wheels, compiler, tmp_path):
+    (release,) = fetch_cupti.LATER
+    words = (
+        "__builtin_types_compatible_p(__typeof__(cuptiActivityEnableHWTrace), CUptiResult(uint8_t))",
+        "CUPTI_ACTIVITY_ATTR_ENABLE_HES",
+        "CUPTI_API_VERSION",
+        f"CUPTI_ERROR_{capi.RESULTS[47][0]}",
+    )
+    lines = [f'printf("%d\\n", (int){word});' for word in words]
+    headers = ["cupti_activity.h", "cupti_version.h"]
+    printed = printed_by(headers, lines, wheels / release / "include", compiler, tmp_path)
+    assert printed == [(1,), (capi.ATTRIBUTE_HARDWARE_EVENTS,), (capi.VERSION_BEARS_EVENTS,), (47,)]
+
+
+def test_what_a_callback_reads_is_where_the_vendors_header_has_it(include, compiler, tmp_path):
     members = {"callbackSite": (lines_code.CALL_SITE, 4), "correlationId": (lines_code.CALL_CORRELATION, 4)}
     constants = {
         "CUPTI_API_ENTER": lines_code.ENTER,
@@ -243,6 +275,6 @@ def test_what_a_callback_reads_is_where_the_vendors_header_has_it(release, wheel
         for name in members
     ]
     lines += [f'printf("%zu 0\\n", (size_t){name});' for name in constants]
-    printed = printed_by(["cupti_callbacks.h"], lines, wheels / release / "include", compiler, tmp_path)
+    printed = printed_by(["cupti_callbacks.h"], lines, include[1], compiler, tmp_path)
     expected = [*members.values(), *((value, 0) for value in constants.values())]
     assert printed == expected

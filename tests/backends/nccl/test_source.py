@@ -12,7 +12,7 @@ from gpusense import monitor
 from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
-from gpusense.backends.nccl.peers import Peers
+from gpusense.backends.nccl.peers import Peers, Waiting
 from gpusense.backends.nccl.source import NcclSource
 
 pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
@@ -22,7 +22,8 @@ SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
 @pytest.mark.parametrize("version", plugins.VERSIONS)
 def test_a_collective_and_a_send_are_told_as_they_were(version, nccl, source):
     identity = 0xFEED_0000_0000_0000 + version
-    communicator = nccl.init(version, identity, b"data parallel", 2, 16, 5)
+    # A newer NCCL takes the newest that both know.
+    communicator = nccl.init(9 if version == plugins.VERSIONS[-1] else version, identity, b"data parallel", 2, 16, 5)
     assert nccl.profiler(communicator) == b"gpusense"
     before = clock.now_ns()
     one = nccl.launch(communicator, 0, b"AllGather", 41, b"ncclBfloat16", 1000, 3, 2)
@@ -89,7 +90,7 @@ def test_sums_are_there_for_whoever_reads_metrics(nccl, source):
 
 
 def test_who_waits_says_in_what_and_for_whom(nccl, plugin, tmp_path):
-    source = NcclSource(plugin, str(tmp_path))
+    source = NcclSource(plugin, str(tmp_path), 4)
     source.start(list.clear)
     communicator = nccl.init(6, 0xAB, b"world", 1, 4, 0)
     nccl.run(communicator, nccl.launch(communicator, 0, b"AllReduce", 0, b"ncclFloat32", 1, 0, 1), [0])
@@ -101,30 +102,38 @@ def test_who_waits_says_in_what_and_for_whom(nccl, plugin, tmp_path):
     receiving = nccl.channel_begins(from_peer, received, 0, nccl.timer())
     source.poll()
     assert source.waits(10**12) == []
-    here = Peers(str(tmp_path))
-    here.note(f"{0xAB:016x}", "AllReduce", 3, 2)
-    here.note(f"{0xAB:016x}", "Broadcast", 1, 9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: 1 << 30)
-        here.tell([])
-    one, two = source.waits(0)
-    assert one.text.startswith(f"rank 0 has been in AllReduce number 1 of communicator {0xAB:016x} (world) for ")
+        for rank, job_rank, name, reached in ((3, 7, "AllReduce", 2), (1, 5, "Broadcast", 9)):
+            patch.setattr(os, "getpid", lambda pid=(1 << 30) + rank: pid)
+            there = Peers(str(tmp_path), job_rank)
+            there.note(f"{0xAB:016x}", name, rank, reached)
+            there.tell([Waiting(f"{0xAC:016x}", "AllReduce", 0, 8, 0, 6)] if rank == 1 else [])
+    one, two, three = source.waits(0)
+    assert one.text.startswith(
+        f"rank 4 (0 of the communicator) has been in AllReduce number 1 of communicator {0xAB:016x} (world) for "
+    )
     assert one.text.endswith(
-        "; rank 1 has not come: it has launched none yet; the process of rank 1 has ended; "
+        "; rank 5 (1 of the communicator) has not come: it has launched none yet; its process has ended; "
         "of 1 other rank nothing is known here"
     )
-    assert (one.facts["came"], one.facts["absent"], one.facts["sequence"]) == ([0, 3], [1], 1)
-    assert f"rank 1 has been in Recv from rank 0 of communicator {0xAC:016x} for " in two.text
-    assert {wait.key for wait in source.waits(0)} == {one.key, two.key}
+    assert (one.facts["came"], one.facts["absent"], one.facts["sequence"]) == ([4, 7], [5], 1)
+    assert two.text.startswith(
+        f"rank 4 (1 of the communicator) has been in Recv from rank 0 of communicator {0xAC:016x} "
+    )
+    assert three.text.startswith(
+        "rank 4 (1 of the communicator) is waited for: rank 6 (0 of the communicator) has been in AllReduce number 8 "
+    )
+    assert three.text.endswith(", and rank 4 has launched none yet")
+    assert {wait.key for wait in source.waits(0)} == {one.key, two.key, three.key}
     old = [(each.name, each.sequence, each.device_end_ns is None) for each in source.last()]
     assert old == [("AllReduce", 0, False), ("AllReduce", 1, True), ("AllReduce", 2, True), ("Recv", None, True)]
     nccl.channel_ends(communicator, channel, nccl.timer())
     source.poll()
-    assert [wait.key for wait in source.waits(0)] == [two.key]
+    assert [wait.key for wait in source.waits(0)] == [two.key, three.key]
     nccl.channel_ends(from_peer, receiving, nccl.timer())
     nccl.run(communicator, behind, [0])
     source.poll()
-    assert source.waits(0) == []
+    assert [wait.key for wait in source.waits(0)] == [three.key]
     source.stop()
 
 

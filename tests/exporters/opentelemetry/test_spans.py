@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import StatusCode
 from scripted import GPU, ScriptedTracer
 
+from gpusense._capture.identity import rank_and_world
 from gpusense._records.records import ComputeBlock, GpuCollective, GpuKernel, GpuMemset, GpuSync
 from gpusense._runtime import clock
 
@@ -425,8 +426,10 @@ def test_what_is_hidden_of_a_device_is_hidden_on_its_spans(otel, app, tracer, sp
 
 
 def test_ranks_stand_on_the_resource(otel, app, tracer, spans, monkeypatch):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("PMI_RANK", "3")
+    monkeypatch.setenv("PMI_SIZE", "8")
+    monkeypatch.setenv("SLURM_PROCID", "4")  # alone it says nothing
+    tracer.meta["rank"], tracer.meta["world_size"] = rank_and_world()
     otel.instrument(tracer=tracer, tracer_provider=app, metrics=False)
     with tracer.trace("step"):
         pass

@@ -145,7 +145,7 @@ class RangeProfiler:
         self._object: Any = None  # while it is enabled
         self._configured: _Set | None = None
         self._failed = self._running = False
-        self._hosts = Hosts(_nothing, _nothing)
+        self._hosts = Hosts(_nothing, _nothing, _nothing)
         announce("cuptiProfilerInitialize")
         host.initialize(api)
         self.chip = host.chip_of(self._ask, device)
@@ -259,7 +259,7 @@ class RangeProfiler:
         """Waits for the streams that this thread launches on, as far as they are known; not where one is captured."""
         driver = self._driver
         with relaxed(driver, self.context) as pushed:
-            streams = {*_DEFAULT, *(one.stream for one in self._hosts.streams(()) if one.stream)}
+            streams = {*_DEFAULT, *(one.stream for one in self._hosts.streams(()).streams if one.stream)}
             if not pushed or any(is_captured(driver, stream) for stream in streams):
                 return False
             return not any(driver.cuStreamSynchronize(stream) for stream in streams)

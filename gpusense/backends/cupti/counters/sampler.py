@@ -21,8 +21,9 @@ from .evaluator import Evaluator
 from .host import MetricSet, chip_of, in_one_pass, initialize, path_of
 from .metrics import FIELDS
 
-#: Samples in an image. One sample has about 20 kB there, all of which is written anew for each reading.
-SAMPLES = 256
+#: Samples in an image. One sample has about 20 kB there, all of which is written anew for each reading. What does not
+#: fit is lost (measured: CUPTI 13.0, H200), so it must be read before it is full.
+SAMPLES = 384
 #: Of raw counts that wait to be read: at 1 kHz those of a few seconds.
 HARDWARE_BYTES, MANY_HARDWARE_BYTES = 64 << 20, 256 << 20
 #: Samples of which libnvperf_host must say what CUPTI says.
@@ -57,7 +58,7 @@ class Samples(NamedTuple):
     starts: list[int]
     ends: list[int]
     columns: list[list[float]]
-    drained: bool  # whether that was all there was
+    drained: bool  # whether that was all there was; else the image was full, and the rest is lost
     overflow: bool  # whether samples were lost before
     failed: int  # samples of which CUPTI did not tell the values
     decoded_ns: int  # by the monotonic clock: when all of these had ended
@@ -198,7 +199,7 @@ class Sampler:
             self._ask("cuptiPmSamplingStop", pPmSamplingObject=self._sampler)
 
     def read(self) -> Samples:
-        """The samples that have ended, as many as an image holds."""
+        """The samples that have ended since the last reading, as many as an image holds."""
         self._call("cuptiPmSamplingDecodeData", self._decode)
         decoded_ns = monotonic_ns()
         self._call("cuptiPmSamplingGetCounterDataInfo", self._info)

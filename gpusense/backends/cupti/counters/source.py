@@ -1,8 +1,8 @@
 """Hardware counters over time as a source of the recorder: one sampler a device, read on a thread of its own.
 
-The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second.
-What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the most. Where the rate was left to
-gpusense it becomes what one percent of a processor can read.
+The thread waits until the program uses CUDA, tries the sampler in a child process, and then reads four times a second,
+or as often as the image needs it. What it costs is counted: a sample takes CUPTI 60 to 100 µs, of which decoding is the
+most. Where the rate was left to gpusense it becomes what one percent of a processor can read.
 """
 
 import math
@@ -19,7 +19,7 @@ from ...._runtime.errors import BackendError, GpuSenseError
 from ... import cuda
 from . import COUNTED, host, selftest
 from .anchor import Anchor
-from .sampler import Sampler, Samples, opened
+from .sampler import SAMPLES, Sampler, Samples, opened
 
 #: The rate where it is left to gpusense, at first, and the share of a processor that it may cost then.
 USUAL_HZ, MOST_COST = 100.0, 0.01
@@ -28,8 +28,11 @@ SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
 NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
-#: Readings in a row without an end of what there is: the sampler is faster than we are.
-MOST_READINGS = 64
+#: Of an image, that is full at the next reading, at most: the rest is for a thread that comes late.
+FULL = 0.6
+#: Without a sample for so long, in seconds and in samples, a sampler has gone silent. It is opened anew, which takes
+#: 100 ms, at most every so many seconds.
+SILENT_S, SILENT_SAMPLES, RENEW_S = 1.0, 20, 5.0
 WAIT_S, LONGEST_WAIT_S = 0.05, 1.0  # for CUDA
 LOOK_S = 2.0  # for devices that the program begins to use
 JUDGE_S = 3.0  # of readings, after which their cost is judged
@@ -38,6 +41,15 @@ HAND_ON_S = 0.5
 SLEW, JUMP_NS = 1000, 20_000_000
 #: A sample that is so many times too long is none: the first of a session lasts seconds.
 BOGUS = 100
+#: Why there are no samples for a while.
+UNTOLD, OVERFLOW, IMAGE_FULL, SILENT, PAUSED, ANOTHER_RATE = (
+    "CUPTI gave none and did not say why",
+    "they were not read in time, and the hardware's buffer was full",
+    "they were not read in time, and the image that they are read into was full",
+    "the device gave none, which a fault of another program on it may cause",
+    "recording was disabled",
+    "the rate was changed",
+)
 
 
 class Device:
@@ -46,13 +58,20 @@ class Device:
     def __init__(self, sampler: Sampler) -> None:
         self.sampler = sampler
         self.anchor = Anchor()
-        self.samples = self.gaps = self.failed = self.bogus = 0
-        self.columns = self._empty()
+        self.failed = self.bogus = self.renewed = 0
+        self._forget()
         self._fresh = True  # the next sample is the first after a start
+        self._why = UNTOLD  # the next sample does not follow the last one, if it does not
+        self.heard_at = self.opened_at = monotonic()  # of the last sample; of the sampler
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
-        self._last = 0  # the same, by ours, also before a gap
         self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
         self.cpu_s = 0.0
+
+    def _forget(self) -> None:
+        self.columns = self._empty()
+        self.samples = self.missing_ns = 0
+        self.gaps: dict[str, int] = {}  # by reason
+        self._last = 0  # end of the last sample by our clock, also before a gap
 
     def _empty(self) -> CounterColumns:
         return CounterColumns(self.sampler.device, self.sampler.fields)
@@ -62,8 +81,8 @@ class Device:
         found, self.columns = self.columns, self._empty()
         return found
 
-    def read(self) -> bool:
-        """One reading; whether that was all there is. Raises :class:`BackendError`."""
+    def read(self) -> None:
+        """What there is by now. Raises :class:`BackendError`."""
         before, cpu = monotonic_ns(), thread_time()
         found = self.sampler.read()
         self.failed += found.failed
@@ -73,11 +92,13 @@ class Device:
         elif found.drained:
             self.anchor.nothing(before)
         if found.starts:
+            self.heard_at = monotonic()
             self._keep(found)
+        if not found.drained:
+            self._why = IMAGE_FULL
         self.cpu_s += thread_time() - cpu
         if found.overflow:
-            self._overflow()
-        return found.drained
+            self.restart(self.sampler.interval_ns, OVERFLOW)
 
     def _keep(self, found: Samples) -> None:
         limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
@@ -88,9 +109,14 @@ class Device:
                 continue
             kept.append(row)
             before = self._before
-            follows = before is not None and start - before[0] < self.sampler.interval_ns // 2
-            self.gaps += before is not None and not follows  # lost on the way, although nothing said so
-            ours = before[1] if before is not None and follows else max(start + ahead, self._last)
+            if before is not None and start - before[0] < self.sampler.interval_ns // 2:
+                ours = before[1]
+            else:
+                ours = max(start + ahead, self._last)
+                self.missing_ns += ours - self._last if self._last else 0
+                if before is not None:
+                    self._gap(self._why)
+            self._why = UNTOLD
             self._last = max(end + ahead, ours + 1)
             self._before = end, self._last
             self.columns.start.append(ours)
@@ -115,21 +141,38 @@ class Device:
 
     def compared(self) -> None:
         """The clocks have been compared: what was read meanwhile lies where it was not known yet, and goes."""
-        self.take()
+        self._forget()
         self._ahead, self._before = None, None
 
-    def _overflow(self) -> None:
-        """Counts were lost, as nobody read them in time: there is a gap, and it begins anew."""
-        self.gaps += 1
-        self.restart(self.sampler.interval_ns)
+    def _gap(self, why: str) -> None:
+        self.gaps[why] = self.gaps.get(why, 0) + 1
 
-    def restart(self, interval_ns: int) -> None:
-        """With samples of this length from now on."""
+    def restart(self, interval_ns: int, why: str) -> None:
+        """With samples of this length from now on, behind a gap."""
+        self._gap(why)
         self.sampler.stop()
         self.sampler.configure(interval_ns)
+        self._start()
+
+    def renew(self, sampler: Sampler) -> None:
+        """With this sampler from now on, behind the gap that the silence of the one before is."""
+        self.sampler = sampler
+        self.opened_at = monotonic()
+        self.renewed += 1
+        if not self._fresh:  # else it has been silent since the last time, too
+            self._gap(SILENT)
+        self._start()
+
+    def _start(self) -> None:
         self.sampler.start()
-        self._fresh, self._before = True, None
+        self.heard_at = monotonic()
+        self._fresh, self._before, self._why = True, None, UNTOLD
         self.anchor.restarted()
+
+    def is_silent(self, now: float) -> bool:
+        """Whether it gives no samples any more, though nothing says so."""
+        limit_s = max(SILENT_S, SILENT_SAMPLES * self.sampler.interval_ns / 1e9)
+        return now - self.heard_at > limit_s and now - self.opened_at > RENEW_S
 
 
 class CounterSource:
@@ -166,6 +209,7 @@ class CounterSource:
         self._lost: list[Device] = []  # those that ended by themselves
         self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
         self.cost: float | None = None  # share of a processor, at the last judgement
+        self._cpu_s = self._before_cpu_s = 0.0  # of all threads so far, and of those before this one
         self._thread: Any = None
         process.register(self)
         self._begin()
@@ -209,8 +253,9 @@ class CounterSource:
         found: dict[str, Any] = {"state": self.state}
         if self.reason:
             found["reason"] = self.reason
-        if self.cost is not None:
-            found["cost_percent_of_a_processor"] = round(100 * self.cost, 3)
+        found["cost_percent_of_a_processor"] = None if self.cost is None else round(100 * self.cost, 3)
+        if self.cost is None:
+            found["cost_reason"] = f"judged after {JUDGE_S:g} s" if self._judged_at else "nothing was sampled"
         devices = {}
         for device in [*self._lost, *self._devices.values()]:
             sampler = device.sampler
@@ -219,8 +264,11 @@ class CounterSource:
                 "interval_ns": sampler.interval_ns,
                 "fields": list(sampler.fields),
                 "samples": device.samples,
-                "gaps": device.gaps,
+                "gaps": sum(device.gaps.values()),
+                "gap_reasons": dict(device.gaps),
+                "missing_ns": device.missing_ns,
                 "failed": device.failed,
+                "renewed": device.renewed,
                 "clock_error_ns": device.anchor.error_ns,
                 "read_by": sampler.by,
                 "evaluated_by": sampler.evaluated_by,
@@ -231,6 +279,11 @@ class CounterSource:
         if self._refused:
             found["refused"] = {str(number): reason for number, reason in list(self._refused.items())}
         return found
+
+    @property
+    def cpu_ns(self) -> int:
+        """Processor time of the thread so far."""
+        return int(self._cpu_s * 1e9)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -267,8 +320,11 @@ class CounterSource:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._before_cpu_s = self._cpu_s
         try:
             self._wait_for_cuda()
+            if self._devices:  # of a thread that a fork has ended
+                self._judge_anew()
             while self._goes_on and self.state != "unavailable":
                 self._look_for_devices()
                 self._sample_for(LOOK_S)
@@ -280,6 +336,9 @@ class CounterSource:
         finally:
             if not self._pausing:
                 self._end_all()
+            self._cpu_s = self._before_cpu_s + thread_time()
+            if self.cost is None and self._judged_at:
+                self.cost = self._spent(monotonic())
             self._answered = self._asked
             self._answer.set()
 
@@ -341,17 +400,21 @@ class CounterSource:
             if not self._goes_on:
                 return
             sleep(COMPARE_S)
-            self._read(device)
+            for one in list(self._devices.values()):  # the others go on, and must be read
+                self._read(one)
         device.compared()
 
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
         while self._goes_on and monotonic() < until and self.state != "unavailable":
-            asked = self._asked
+            asked, self._cpu_s = self._asked, self._before_cpu_s + thread_time()
             if self._wanted() != (self.state != "paused"):
                 self._pause(self.state != "paused")
+            began = monotonic()
             for device in list(self._devices.values()) if self.state == "sampling" else ():
                 self._read(device)
+                if device.is_silent(began):
+                    self._renew(device)
             now = monotonic()
             if asked != self._answered or now - self._handed_at >= HAND_ON_S:
                 self._handed_at = now
@@ -360,14 +423,21 @@ class CounterSource:
                 self._answer.set()
             if self.state == "sampling" and now - self._judged_at >= JUDGE_S:
                 self._judge(now)
-            self._bell.wait(READ_S)
+            self._bell.wait(max(0.0, min(READ_S, FULL * SAMPLES * self._interval_ns / 1e9) - (now - began)))
 
     def _read(self, device: Device) -> None:
-        number = device.sampler.device
         try:
-            for _ in range(MOST_READINGS):
-                if device.read():
-                    return
+            device.read()
+        except BackendError as error:
+            self._lose(device.sampler.device, str(error))
+
+    def _renew(self, device: Device) -> None:
+        """A sampler that has gone silent stays so, also when it is stopped and started; one that is opened anew does
+        not (measured: CUPTI 13.0, H200, after another process launched a kernel with an illegal address)."""
+        number = device.sampler.device
+        self._end_sampler(device)
+        try:
+            device.renew(opened(self._api, cuda.SOURCE.api(), number, self._interval_ns))
         except BackendError as error:
             self._lose(number, str(error))
 
@@ -388,7 +458,7 @@ class CounterSource:
                     self._read(device)  # what was counted until now
                     self._hand(device)
                 else:
-                    device.restart(self._interval_ns)
+                    device.restart(self._interval_ns, PAUSED)
             except BackendError as error:  # noqa: PERF203 - a device at a time
                 self._lose(number, str(error))
         if self._devices:
@@ -398,9 +468,12 @@ class CounterSource:
     def _judge_anew(self) -> None:
         self._judged_at, self._judged_cpu_s = monotonic(), thread_time()
 
+    def _spent(self, now: float) -> float:
+        return (thread_time() - self._judged_cpu_s) / max(1e-9, now - self._judged_at)
+
     def _judge(self, now: float) -> None:
         """What the last seconds cost; the rate follows it where that was left to us."""
-        self.cost = (thread_time() - self._judged_cpu_s) / (now - self._judged_at)
+        self.cost = self._spent(now)
         if self.rate is None:
             fitting = self._interval_ns * self.cost / MOST_COST
             fitting = min(max(fitting, 1e9 / FASTEST_HZ), 1e9 / SLOWEST_HZ)
@@ -412,7 +485,7 @@ class CounterSource:
         self._interval_ns = interval_ns
         for number, device in list(self._devices.items()):
             try:
-                device.restart(interval_ns)
+                device.restart(interval_ns, ANOTHER_RATE)
             except BackendError as error:  # noqa: PERF203 - a device at a time
                 self._lose(number, str(error))
 
