@@ -13,13 +13,13 @@ import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
 
 from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
-from gpusense._records.records import BlockRecord
+from gpusense._records.records import OPEN_AT_END, BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
 from gpusense.session import load
 from gpusense.session._block_chunks import Packer
-from gpusense.session._writer import Writer
+from gpusense.session._writer import Writer, add_meta
 
 T0 = 1_795_814_054_123_456_789
 
@@ -151,6 +151,25 @@ def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, mon
     assert [chunk.payload[file.BUFFER_HEAD.size :] for chunk in found[:-1]] == [b"first", b"second"]
     assert [chunk.sequence for chunk in found] == [0, 1, 2]
     assert writer.bytes_dropped == 0
+
+
+def test_more_is_added_to_the_file_of_a_program_that_was_killed(tmp_path):
+    path = tmp_path / "run"
+    writer = Writer(path)
+    writer.json(file.META, {"mode": "file", "start_ns": T0})
+    writer.append(file.BLOCKS, *blocks_of_many_names(3)[0])
+    with pytest.raises(SessionError, match="another process is writing it"):
+        add_meta(str(path), {})
+    whole = path.read_bytes()
+    os.close(writer._fd)
+    path.write_bytes(whole + whole[16:50])  # the beginning of one more chunk
+    add_meta(str(path), {"ended_by": "SIGSEGV", "program_end_ns": T0 + 500})
+    session = load(path)
+    assert (session.meta["complete"], session.meta["damage"]) == (False, [])
+    left = [record for record in session.blocks if record.attributes == {OPEN_AT_END: True}]
+    assert [(record.path, record.end_ns) for record in left] == [(("run",), T0 + 500)]
+    assert [chunk.sequence for chunk in chunks(path)[0]] == [0, 1, 2]
+    assert session.verdict.fix.endswith("If it crashes, `gpusense run -X faulthandler …` says where.")
 
 
 @pytest.mark.parametrize("reused", [True, False])
