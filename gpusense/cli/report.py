@@ -3,6 +3,7 @@
 import argparse
 import gc
 import os
+import stat
 import sys
 from typing import Any
 
@@ -63,7 +64,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if form == "text" and target is None:
         _text(session)
     else:
-        elsewhere = arguments.output is None and not sys.stdout.isatty()
+        elsewhere = arguments.output is None and _is_a_file(sys.stdout)
         _written(session, form, target, "; nothing to standard output, for which there is -o -" * elsewhere)
     if arguments.open and target is not None:
         show(target)
@@ -78,6 +79,14 @@ def _written(session: Any, form: str, target: str | None, more: str) -> None:
     replaced = form not in ("text", "session") and os.path.isfile(target) and os.path.getsize(target)
     write(session, target)
     sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{more}\n"))
+
+
+def _is_a_file(stream: Any) -> bool:
+    """Whether somebody has redirected ``stream`` into a file, and may look for the report there."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _target(path: str | None, name: str, sessions: list[str]) -> str | None:
