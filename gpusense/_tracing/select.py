@@ -211,7 +211,7 @@ class Control:
                 raise
         self._sinks.extend(fresh)
         self._follow(resolved)
-        return resolved
+        return resolved if self.live is None else resolved._replace(kernels=self.live.config.kernels)
 
     def _follow(self, resolved: Settings) -> None:
         """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""

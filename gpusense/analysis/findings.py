@@ -89,7 +89,10 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
     elif finding.kind == "startup":
         tier = 1 if finding.saving_ns else 5
     elif finding.kind == "interruption":  # of which nobody knows how often a longer run has it
-        tier = 0 if (finding.share or 0.0) >= _MOST else 1
+        share = finding.share or 0.0
+        tier = 0 if share >= _MOST else 1
+        if share < 2 * _MUCH:
+            return 2, 0.0, 0
     else:
         tier = 0 if finding.share is not None and finding.share >= _MUCH else 2
     first = finding.kind in ("late_rank", "slow_links") and tier == 0  # before what else costs time on each rank

@@ -27,6 +27,8 @@ _ORDINARY_NS = 10_000_000_000
 _SHORT_NS = 20_000
 #: A request is a long one from so many times the usual on.
 _FAR_LONGER = 3
+#: What happens in so few steps says little about a longer run.
+_ONCE = 2
 #: What is made at its first use need not be used in the first step: so many may go by before.
 _FIRST_FEW = 5
 
@@ -343,8 +345,35 @@ def _waiting_for_python(view: View, cause: Cause) -> Finding:
     )
 
 
+#: A pause is one of few where it has so much of all that the device waits for the host.
+_PAUSE = 0.1
+
+
+def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
+    """Of a program without steps: a few long pauses among many, the longest first. What was done then nobody knows."""
+    starts, low = view.walk.gaps.start, view.program.window[0]
+    pauses = [
+        f"{time_text(view.shown(at))} from {time_text(starts[at] - low)} on, {place_text(view, [at])}" for at in long
+    ]
+    return finding(
+        view,
+        "starved",
+        cause.total_ns,
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, waiting for the host: "
+        f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
+        [f"The longest: {'; '.join(pauses[:3])}."],
+        "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
+        where=place_text(view, long[:1]),
+    )
+
+
 def _starved(view: View, cause: Cause) -> Iterator[Finding]:
     """By what the host did: the next input, an answer to what it had read, or something else."""
+    long = sorted((at for at in cause.gaps if view.shown(at) >= _PAUSE * cause.total_ns), key=view.shown, reverse=True)
+    few = 0 < 10 * len(long) <= len(cause.gaps) and 2 * sum(map(view.shown, long)) > cause.total_ns
+    if few and view.told is None and not _loader(view, cause.gaps):
+        yield _paused(view, cause, long)
+        return
     if not view.graphics and _held_by_python(view, cause.gaps):
         yield _waiting_for_python(view, cause)
         return
@@ -457,7 +486,7 @@ def _stall(view: View, stall: Stall) -> Finding:
     turns = loader is not None and not loader.first and loader.workers == stall.every
     return finding(
         view,
-        "starved" if loader else "periodic_stall",
+        "starved" if loader else "interruption" if len(stall.steps) == 1 else "periodic_stall",
         spent,
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
@@ -619,18 +648,22 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
         one, many = ("pass", "passes") if view.graphics else ("kernel", "kernels")
+        often, each = affected > _ONCE, cause.total_ns / max(1, affected)
+        idle = (
+            each_text(view, cause.total_ns) if often else f"{time_text(each)} in {affected} of {steps.number:,} steps"
+        )
         yield finding(
             view,
-            "recompilation",
+            "recompilation" if often else "interruption",
             cause.total_ns,
-            f"{view.text} is idle for {each_text(view, cause.total_ns)}, each time before "
-            f"a {one} or a size that had not run before: it is compiled or tuned then.",
+            f"{view.text} is idle for {idle}, each time before a {one} or a size that had not run before: it is "
+            "compiled or tuned then.",
             [
                 (
                     f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
                     f"time, {some} among them."
                 ),
-                f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
+                f"The pauses before them take {time_text(each)} in each of these steps.",
             ],
             "Create pipelines before the first frame, and keep them."
             if view.graphics

@@ -11,9 +11,6 @@ from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
 
-#: Forms that another program reads, which has the tools to choose among many ranks.
-_OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -30,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PATH",
         help="where to write; the suffix chooses the format: .html .json .pftrace .trace.json .speedscope.json "
-        ".folded, or .gpusense for a session; '-' is standard output",
+        ".folded, or .gpusense for a session; '-' is standard output. Without it pages, traces and profiles are "
+        "written beside the session, and the rest to standard output",
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument(
@@ -52,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
-    from ._sessions import last, loaded
+    from ._sessions import OF_ALL_WORK, last, loaded
 
     sessions = arguments.sessions or [last()]
     opens = "html" if arguments.open and arguments.output is None else "text"
@@ -60,29 +58,26 @@ def _report(arguments: argparse.Namespace) -> int:
     target = _target(arguments.output, form, sessions[0])
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    whole = form == "session" or form in _OF_ALL_WORK
+    whole = form == "session" or form in OF_ALL_WORK
     session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
     if form == "text" and target is None:
         _text(session)
     else:
-        _written(session, form, target)
+        elsewhere = arguments.output is None and not sys.stdout.isatty()
+        _written(session, form, target, "; nothing to standard output, for which there is -o -" * elsewhere)
     if arguments.open and target is not None:
         show(target)
     return 0
 
 
-def _written(session: Any, form: str, target: str | None) -> None:
+def _written(session: Any, form: str, target: str | None, more: str) -> None:
     write = writer(form)
     if target is None:
         write(session, sys.stdout.buffer if form == "perfetto" else sys.stdout)
         return
     replaced = form not in ("text", "session") and os.path.isfile(target) and os.path.getsize(target)
     write(session, target)
-    _wrote(f"{target}{' (replaced)' if replaced else ''}")
-
-
-def _wrote(target: str) -> None:
-    sys.stderr.write(terminal(f"written: {target}\n"))
+    sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{more}\n"))
 
 
 def _target(path: str | None, name: str, first: str) -> str | None:

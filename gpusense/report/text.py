@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import IO, Any
 
 from .._records.device_identity import device_of
@@ -16,7 +17,7 @@ from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
-from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
+from ..analysis.unwritten import length_text, listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
@@ -146,7 +147,10 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         *_where(divisions),
         *_operations(divisions, width),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
-        *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        *(
+            (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
+            for table in small_tables(session, facts)
+        ),
         ("Measured blocks", _prose(map(str, session.once(measured)), style)),
         ("Waits by line", _prose(_missing_lines(session), style)),
         ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
@@ -624,8 +628,6 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
 def _unseen(session: Session) -> Iterator[str]:
     end = session.meta.get("end_ns")
     for off in session.unseen[:_MOST_ROWS]:
-        stop = off.end_ns if off.end_ns is not None else end
-        length = "until the end" if stop is None else time_text(stop - off.start_ns)
-        yield f"{length}: {one_line(off.reason, 300)}"
+        yield f"{length_text(off, end)}: {one_line(off.reason, 300)}"
     if len(session.unseen) > _MOST_ROWS:
         yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more interval')}"

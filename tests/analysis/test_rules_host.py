@@ -154,8 +154,37 @@ def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
     assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
 
 
+def test_what_is_compiled_in_two_steps_alone_is_no_price_of_each_step():
+    def compiling(*steps):
+        loop = Loop()
+        for step in range(40):
+            loop.kernels(400, 5 * US, 10 * US)
+            for number in range(2 * (step in steps)):
+                loop.at += 20 * MS
+                loop.kernels(1, 5 * US, 0, f"new_{step}_{number}")
+        return [one for one in findings(loop.session()) if one.share]
+
+    launch, once = compiling(20, 30)
+    assert (launch.kind, once.kind) == ("launch_bound", "interruption")
+    assert once.title.startswith("GPU 0 is idle for 40.0 ms in 2 of 40 steps, each time before a kernel or a size")
+    assert "recompilation" in [one.kind for one in compiling(20, 30, 35)]
+
+
+def test_of_two_long_pauses_among_many_it_says_so_and_calls_neither_an_input():
+    draw, loop = random.Random(4), Loop()
+    for number in range(80):
+        loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
+        if number in (30, 60):
+            loop.copy("cpu_to_gpu", gap=3000 * MS)
+    found = verdict(loop.session())
+    assert found.title.endswith(", waiting for the host: 6.00 s of that in 2 pauses.")
+    assert found.where == "between kernel_30_0 and a copy to the device"
+    assert found.fix.startswith("Ask a profiler of Python")
+
+
 @pytest.mark.parametrize(
-    ("slow", "kinds"), [((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])]
+    ("slow", "kinds"),
+    [((13,), ["interruption"]), ((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])],
 )
 def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
     loop = Loop()

@@ -109,6 +109,7 @@ def test_an_unknown_option_is_refused(capsys, verb):
         (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
         (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is not a time in seconds; say 1.5 for 1.5 s"),
         (["monitor", "--interval", "x"], "argument --interval: 'x' is not a number; say 1.5 for 1.5 s"),
+        (["run", "--counters=fast", "x"], "counters must be on, off, exact or a rate from 1Hz to 20kHz, not 'fast'"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
@@ -116,6 +117,33 @@ def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
         cli.main(words)
     assert left.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--counters", "50Hz", "train.py"], "--counters=50Hz"),
+        (["--quiet", "--counters", "exact", "train.py"], "--counters=exact"),
+        (["--syscalls", "ioctl,read", "train.py"], "--syscalls=ioctl,read"),
+        (["--counters", "train"], ""),
+        (["--counters", "train.py"], ""),
+        (["--quiet", "50Hz"], ""),
+    ],
+)
+def test_a_value_behind_a_blank_is_not_taken_for_a_program(capsys, monkeypatch, tmp_path, words, meant):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f". Did you mean {meant}?\n" if meant else "\n")
+    assert ("Did you mean" in said) == bool(meant)
+
+
+def test_a_program_may_be_called_as_a_rate(monkeypatch, tmp_path):
+    from gpusense.cli import _program
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "50Hz").write_text("")
+    assert _program.problem(_program.program_of(["50Hz"])) is None
 
 
 def test_help_imports_next_to_nothing(run_python):
@@ -158,7 +186,8 @@ def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suff
     save(training(2), source)
     assert cli.main(["report", str(source), form]) == 0
     written = tmp_path / f"a{suffix}"
-    assert capsys.readouterr().err == f"written: {written}\n"
+    told = f"written: {written}; nothing to standard output, for which there is -o -\n"
+    assert capsys.readouterr() == ("", told)
     assert written.read_bytes()[: len(begins)].lower() == begins
     assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
     assert (tmp_path / "b").read_bytes() == written.read_bytes()

@@ -5,9 +5,11 @@ import pathlib
 
 import pytest
 from support.ranks import job_rank
-from support.sessions import MS, T0, sample
+from support.sessions import MS, T0, block, kernel, sample, session
 
 from gpusense.cli import main
+from gpusense.cli._sessions import joined
+from gpusense.report import text
 from gpusense.session import Session, load, save
 
 
@@ -75,9 +77,30 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
         save(one, tmp_path / f"run.rank{rank}.gpusense")
     names = [f"run.rank{rank}.gpusense" for rank in range(10)]
     save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
-    said = " ".join(report(capsys, str(tmp_path / "run.gpusense")).split())
+    told = report(capsys, str(tmp_path / "run.gpusense"))
+    said = " ".join(told.split())
     assert "9 processes" in said
     assert "Ranks 0 to 3 and 5 to 8 hardly differ; rank 4 is apart. Work is shown of ranks 0 and 4" in said
+    # As a run answers: with what it has, and the work of a few.
+    answer = joined([load(tmp_path / "run.gpusense")], whole=False)
+    assert {answer.work.paths[path][0] for path in answer.work.path} == {"rank 0", "rank 4"}
+    assert "\n".join(text.summary(answer)[:5]) == "\n".join(told.splitlines()[:5])
+    assert len(joined([load(tmp_path / "run.gpusense")]).work) == 9 * len(answer.work) // 2
+
+
+def test_of_many_processes_those_without_a_device_keep_their_blocks(tmp_path, capsys):
+    run = {"id": "7", "command": "train.py"}
+    for number in range(12):
+        passes = block((f"load {number}",), 0, MS, number=1)
+        save(session(passes, run=run, pid=number), tmp_path / f"run.{number}.gpusense")
+    names = [f"run.{number}.gpusense" for number in range(12)]
+    save(session(kernel("k", 0, MS), run=run, pid=99, children=names), tmp_path / "run.gpusense")
+    answer = joined([load(tmp_path / "run.gpusense")], whole=False)
+    wanted = {(f"process {number}", f"load {number}") for number in range(12)}
+    assert {record.path for record in answer.blocks} == wanted
+    assert len(answer.work) == 1
+    told = report(capsys, str(tmp_path / "run.gpusense"))
+    assert all(f"load {number}" in told for number in range(12))
 
 
 def test_a_launcher_is_no_rank_wherever_it_is_named_and_its_samples_stay(tmp_path, capsys):

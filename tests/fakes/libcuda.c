@@ -843,6 +843,7 @@ int cuEventSynchronize(event_t *event) {
 int cuEventElapsedTime(float *milliseconds, event_t *start, event_t *end) {
     ENTER_CONTEXT(cuEventElapsedTime);
     NEED(start && end && start->recorded && end->recorded, INVALID_HANDLE);
+    NEED(!clock_ns() || (start->time_ns <= clock_ns() && end->time_ns <= clock_ns()), NOT_READY);
     *milliseconds = (float)((double)(int64_t)(end->time_ns - start->time_ns) / 1e6);
     return OK;
 }

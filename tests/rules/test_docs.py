@@ -1,6 +1,7 @@
 """The documentation against the code: what pages tell a reader to do runs; settings, verbs and JSON are as they say."""
 
 import contextlib
+import inspect
 import json
 import os
 import pathlib
@@ -243,6 +244,15 @@ def test_every_field_of_an_analysis_stands_in_its_row_of_the_page():
         if topic == "backends":  # a side is an operation
             names -= set(report["operations"][0]) - {"kind", "name"}
         assert told[topic] == names, topic
+
+
+def test_every_figure_of_counters_says_what_it_is_of():
+    from gpusense.analysis.counters import BlockShares
+    from gpusense.analysis.sampling import Sampling
+
+    for form in (gpusense.CounterSample, BlockShares, Sampling):
+        told = set(re.findall(r"^    (\w+): [^#\n]*# \S", inspect.getsource(form), re.MULTILINE))
+        assert set(form._fields) - told <= set(gpusense.CounterSample._fields if form is BlockShares else ())
 
 
 def test_export_json_is_the_same_shape(session):

@@ -12,10 +12,16 @@ import time
 import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
 
+from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
+from gpusense._records.records import BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
+from gpusense.session import load
+from gpusense.session._block_chunks import Packer
 from gpusense.session._writer import Writer
+
+T0 = 1_795_814_054_123_456_789
 
 
 def test_only_the_owner_can_read_it(tmp_path):
@@ -73,6 +79,55 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python, held):
     end = found[-1].json()
     assert end["bytes_dropped"] == 5 * 916
     assert "File too large" in end["failure"]
+
+
+def blocks_of_many_names(count):
+    """The chunk of ``count`` blocks in one that does not end, and of the records of manual blocks behind it."""
+    packer = Packer()
+    packer.add([(PLACED, OPEN, 1, None, 7, T0, "run", 0)])
+    for number in range(2, 2 + count):
+        name, path = f"block {number}", ("run", f"block {number}")
+        packer.add([
+            (PLACED, OPEN, number, 1, 7, T0 + number * 10, name, 0),
+            (ENDED, None, 7, 0, name, number, 1, path, T0 + number * 10, T0 + number * 10 + 5, 7, {"n": number}, None),
+        ])  # fmt: skip
+    rest = [BlockRecord(f"late {n}", 10_000 + n, None, (f"late {n}",), T0 + n, T0 + n + 5, 7) for n in range(count)]
+    return packer.take(), rest
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_a_full_disk_keeps_the_first_rows_and_says_so_wherever_it_is_full(tmp_path):
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    packed, late = blocks_of_many_names(1200)
+    numbers = []
+    for limit in (*range(400, 1400, 91), *range(1400, 60_000, 5501)):
+        path = tmp_path / str(limit)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most[1]))
+            writer = Writer(path)
+            writer.json(file.META, {"mode": "file", "start_ns": T0, "threshold_ns": 0})
+            writer.append(file.BLOCKS, *packed, hold=True)
+            writer.records(late)
+            writer.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        session = load(path)
+        assert session.meta["complete"], limit
+        full = [f"writing ended early: {writer.failure}"] * (writer.failure is not None)
+        assert [text[:40] for text in session.meta["damage"]] == [text[:40] for text in full], limit
+        assert (session.counters.bytes_dropped > 0) is (writer.failure is not None)
+        found = sorted(record.block_id for record in session.blocks if record.name.startswith("block"))
+        after = sorted(record.block_id for record in session.blocks if record.name.startswith("late"))
+        assert found == [*range(2, 2 + len(found))], limit
+        assert after == [*range(10_000, 10_000 + len(after))], limit
+        assert not after or len(found) == 1200
+        numbers.append(len(found) + len(after))
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 0
+    assert sum(0 < number < 1200 for number in numbers) > 5  # a part of a chunk
+    assert numbers[-1] == 2400
 
 
 def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, monkeypatch):

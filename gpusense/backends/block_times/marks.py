@@ -6,6 +6,7 @@ done on gpusense's thread. A mark that nobody has any more gives its event back.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import CFUNCTYPE, byref, c_float, c_int, c_int64, c_uint64, c_void_p, cast
 from functools import cache
 from time import monotonic_ns
@@ -44,26 +45,26 @@ ENDED = "the CUDA context was destroyed"
 
 
 class Run:
-    """Marks of a stream with nothing in between; ``length_ns`` from the first to the last of them."""
+    """Marks of a stream with nothing in between: where the first and the last of them lie on it."""
 
-    __slots__ = ("length_ns",)
+    __slots__ = ("end_ns", "start_ns")
 
-    def __init__(self) -> None:
-        self.length_ns = 0
+    def __init__(self, at_ns: float) -> None:
+        self.start_ns = self.end_ns = at_ns
 
 
 class Mark:
     """An event on a stream, made before ``issued_ns`` by the monotonic clock; it goes back into ``home``.
 
-    Since somebody has looked what lies before it, it has a ``run``, and lies ``into_ns`` behind the first of it. Made
-    by ``Mark.__new__``: a constructor is one function more where it counts.
+    Once the device has come to it and somebody has looked, it lies ``at_ns`` behind the first mark of its stream, and
+    has a ``run``. Made by ``Mark.__new__``: a constructor is one function more where it counts.
     """
 
-    __slots__ = ("event", "home", "into_ns", "issued_ns", "run")
+    __slots__ = ("at_ns", "event", "home", "issued_ns", "run")
     event: int
     home: deque[int]
     issued_ns: int
-    into_ns: int
+    at_ns: float
     run: Run | None
 
     def __del__(self) -> None:
@@ -129,12 +130,14 @@ def _calls(current: Any, is_capturing: Any, record: Any) -> Record:
 class Stream:
     """One of a context. :meth:`mark` may be called on any thread, all else on one at a time."""
 
-    __slots__ = ("_last", "_unread", "handle", "place")
+    __slots__ = ("_anchor", "_first_ns", "_last", "_unread", "handle", "place")
 
     def __init__(self, place: "Place", handle: int) -> None:
         self.place, self.handle = place, handle
         self._unread: deque[Mark] = deque()
         self._last: Mark | None = None  # that was read
+        self._anchor: Anchor | None = None  # by which is known when the first mark was reached, and when
+        self._first_ns = 0.0
 
     # --- on the program's threads -------------------------------------------------------------------------------------
 
@@ -169,11 +172,22 @@ class Stream:
 
     # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
 
-    def run_of(self, mark: Mark) -> Run:
-        """After the device has come to it: the marks around it that nothing lies between, as far as is known."""
+    def has_read(self, mark: Mark) -> bool:
+        """Whether the device has come to it; then it has a run."""
         while mark.run is None:
-            self._read()
-        return mark.run
+            if not self._read():
+                return False
+        return True
+
+    def first_ns(self) -> float:
+        """When the device came to the first mark, by the monotonic clock. After :meth:`has_read` and :meth:`hold`."""
+        place, last = self.place, self._last
+        if place.anchor is not self._anchor:
+            assert place.anchor is not None
+            assert last is not None
+            behind = place.between(place.anchor.mark, last) or 0.0
+            self._anchor, self._first_ns = place.anchor, place.anchor.time_ns + behind - last.at_ns
+        return self._first_ns
 
     @property
     def has_many(self) -> bool:
@@ -181,16 +195,25 @@ class Stream:
 
     def catch_up(self) -> None:
         """Gives back the marks of blocks that nobody ends."""
-        while self.has_many and self.place.reached(self._unread[0]):
-            self._read()
+        while self.has_many and self._read():
+            pass
 
-    def _read(self) -> None:
-        one, before = self._unread.popleft(), self._last
-        one.run, one.into_ns, self._last = Run(), 0, one
-        gap = self.place.between(before, one) if before is not None else -1
-        if before is not None and before.run is not None and 0 <= gap <= EMPTY_NS:
-            one.run, one.into_ns = before.run, before.into_ns + gap
-            one.run.length_ns = max(one.run.length_ns, one.into_ns)
+    def _read(self) -> bool:
+        """Looks at the next mark; False where the device has not come to it."""
+        one, before = self._unread[0], self._last
+        if before is None:
+            if not self.place.reached(one):
+                return False
+            one.at_ns, one.run = 0.0, Run(0.0)
+        else:
+            gap = self.place.between(before, one)
+            if gap is None:
+                return False
+            one.at_ns = before.at_ns + gap
+            one.run = before.run if 0 <= gap <= EMPTY_NS and before.run is not None else Run(one.at_ns)
+            one.run.end_ns = max(one.run.end_ns, one.at_ns)
+        self._last = self._unread.popleft()
+        return True
 
 
 class Place:
@@ -201,6 +224,7 @@ class Place:
         self.free: deque[int] = deque()
         self.made = 0
         self._streams: dict[tuple[int, int], Stream] = {}
+        self._elapsed = c_float()  # milliseconds
         self._own: deque[int] = deque()  # for anchors, so that all marks of blocks may be in use
         self.anchor: Anchor | None = None
         self.gone = ""  # why it is of no use any more
@@ -230,7 +254,8 @@ class Place:
         if any(stream.has_many for stream in streams):
             with relaxed(self.api, self.context) as pushed:
                 for stream in streams if pushed else ():
-                    stream.catch_up()
+                    with suppress(Failed):  # which is known by now
+                        stream.catch_up()
 
     def failed(self, call: str, code: int) -> str:
         """What ``code`` means for whoever wants to know why a block has no time."""
@@ -285,18 +310,13 @@ class Place:
             raise Failed(self.failed("cuEventQuery", code))
         return bool(code == 0)
 
-    def between(self, first: Mark, second: Mark) -> int:
-        """Nanoseconds; the driver counts in steps of half a microsecond."""
-        milliseconds = c_float()
-        code = self.api.cuEventElapsedTime(byref(milliseconds), first.event, second.event)
-        if code:
+    def between(self, first: Mark, second: Mark) -> float | None:
+        """Nanoseconds, in which the driver counts in steps of half a microsecond; None where the device has not come to
+        both."""
+        code = self.api.cuEventElapsedTime(self._elapsed, first.event, second.event)
+        if code not in (0, NOT_READY):
             raise Failed(self.failed("cuEventElapsedTime", code))
-        return round(milliseconds.value * 1e6)
-
-    def time_ns(self, mark: Mark) -> int:
-        """When the device came to it, by the monotonic clock. After :meth:`hold`."""
-        assert self.anchor is not None
-        return self.anchor.time_ns + self.between(self.anchor.mark, mark)
+        return None if code else self._elapsed.value * 1e6
 
     def hold(self) -> bool:
         """Holds the device's clock to the host's, where that was last done a second ago; False where it never was."""

@@ -9,8 +9,9 @@ block's path.
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..._attribution.open_blocks import innermost
@@ -41,27 +42,14 @@ UNFINISHED = "the device had not come to the block's end as recording ended"
 
 class Span:
     """One stream in one block; ``end`` None while the block's thread is on it. ``keeps`` it alive; ``own``: it is of
-    the thread's own device."""
+    the thread's own device. ``reach``: what the device said, or why it did not."""
 
-    __slots__ = ("end", "keeps", "own", "start", "stream")
+    __slots__ = ("end", "keeps", "own", "reach", "start", "stream")
 
     def __init__(self, stream: Stream, keeps: Any, own: bool, start: Mark) -> None:
         self.stream, self.keeps, self.own, self.start = stream, keeps, own, start
         self.end: Mark | None = None
-
-
-class Opened:
-    """A block's spans so far; ``reason`` why there will be no time. ``hosts``: how many libraries were known."""
-
-    __slots__ = ("hosts", "reason", "spans")
-
-    def __init__(self, hosts: int) -> None:
-        self.hosts, self.reason = hosts, ""
-        self.spans: list[Span] = []
-
-    def on(self, stream: Stream) -> Span | None:
-        """What is known of this stream."""
-        return next((span for span in self.spans if span.stream is stream), None)
+        self.reach: _Reach | str | None = None
 
 
 #: A block whose marks are to be read: name, path, number, spans.
@@ -87,6 +75,14 @@ class _Reach(NamedTuple):
     empty: bool  # the stream had nothing to do in between
 
 
+def _on(stream: Stream, block: Any) -> Span | None:
+    """What ``block`` has of it."""
+    return next((span for span in block.marked if span.stream is stream), None)
+
+
+_end_ns = attrgetter("end_ns")
+
+
 class BlockTimes:
     """A RecordSource and a listener of blocks. :meth:`poll` is to be called a few times a second."""
 
@@ -100,7 +96,8 @@ class BlockTimes:
         self._places: dict[int, Place] = {}
         self._primary: dict[int, int] = {}  # contexts by device
         self._devices: tuple[int, ...] = ()  # with a primary context
-        self._hosts = Hosts(self._leaves, self._arrives)
+        self._hosts = Hosts(self._leaves, self._arrives, self._library_came)
+        self._newest = self._came = 0  # block that was opened last; and when a library was met
         self._closed: deque[Closed] = deque()
         self._reading = threads.lock()
         self._untimed: dict[tuple[Path, str], int] = {}
@@ -112,38 +109,39 @@ class BlockTimes:
     # --- blocks, on the program's threads -----------------------------------------------------------------------------
 
     def block_opened(self, block: Any) -> None:
-        """Marks its beginning."""
+        """Marks its beginning: ``block.marked`` are its spans from now on, or why there will be no time."""
         if not self._on or (self._api is None and not self._look()):
             return
-        hosts = self._hosts.look()
         stream = self._hosts.streams(self._devices).here
         mark = stream.mark_here() if stream is not None and not stream.place.gone else None
-        block.marked = opened = Opened(hosts)
+        block.marked, self._newest = [], block.block_id
         if mark is None:
-            self._begin([opened])
+            self._begin([block])
         elif isinstance(mark, str):
-            opened.reason = mark
+            block.marked = mark
         else:
-            opened.spans.append(Span(stream, None, True, mark))
+            block.marked.append(Span(stream, None, True, mark))
 
     def block_closed(self, block: Any) -> None:
         """Marks its end."""
-        opened, block.marked = block.marked, None
+        spans, block.marked = block.marked, None
         if not self._on:
             return
-        if opened is None:
-            if self._api is not None or self._look():
-                self._miss(block.path, BEGAN)
-            return
-        reason = opened.reason or (self._ends(opened, block) if opened.hosts == self._hosts.look() else CAME)
+        self._hosts.look()
+        if spans is None:
+            reason = BEGAN if self._api is not None or self._look() else ""
+        elif isinstance(spans, str):
+            reason = spans
+        else:
+            reason = self._end(spans, block) if block.block_id > self._came else CAME
+            if not reason:
+                self._closed.append((block.name, block.path, block.block_id, spans))
         if reason:
             self._miss(block.path, reason)
-        else:
-            self._closed.append((block.name, block.path, block.block_id, opened.spans))
 
-    def _ends(self, opened: Opened, block: Any) -> str:
+    def _end(self, spans: list[Span], block: Any) -> str:
         """Marks the end on the streams that the thread has not left; why that is not possible."""
-        for span in opened.spans:
+        for span in spans:
             if span.end is None:
                 stream = span.stream
                 if stream.handle == PER_THREAD and block.thread != self._ident():
@@ -154,62 +152,59 @@ class BlockTimes:
                 span.end = mark
         return ""
 
-    def _begin(self, blocks: Iterable[Opened]) -> None:
+    def _begin(self, blocks: list[Any]) -> None:
         """The thread is on its current streams from now on, in all of ``blocks``."""
         streams = self._streams()
         if isinstance(streams, str):
-            for opened in blocks:
-                opened.reason = opened.reason or streams
+            for block in blocks:
+                block.marked = streams
             return
-        for here in streams:
+        for stream, keeps, own in streams:
             new = []
-            for opened in blocks:
-                span = opened.on(here.stream)
+            for block in blocks:
+                span = _on(stream, block)
                 if span is None:
-                    new.append(opened)
+                    new.append(block)
                 else:
                     span.end = None
-            mark = here.stream.mark() if new else ""
-            for opened in new:
+            mark = stream.mark() if new else ""
+            for block in new:
                 if isinstance(mark, str):
-                    opened.reason = opened.reason or mark
-                else:
-                    opened.spans.append(Span(*here, mark))
+                    block.marked = mark
+                elif not isinstance(block.marked, str):
+                    block.marked.append(Span(stream, keeps, own, mark))
 
-    def _end(self, spans: Iterable[Span]) -> str:
-        """The thread has left the one stream of ``spans``; why that could not be marked."""
-        mark: Mark | str = ""
-        for span in spans:
-            mark = mark or span.stream.mark()
-            if isinstance(mark, str):
-                return mark
-            span.end = mark
-        return ""
+    def _library_came(self) -> None:
+        self._came = self._newest
 
     # --- as the thread goes on to another stream ----------------------------------------------------------------------
 
     def _leaves(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         streams = self._streams() if blocks else ""
-        for here in () if isinstance(streams, str) else streams:
-            spans = [(opened, opened.on(here.stream)) for opened in blocks]
-            of = [(opened, span) for opened, span in spans if span is not None and span.end is None]
-            reason = self._end([span for _, span in of])
-            for opened, _ in of if reason else ():
-                opened.reason = opened.reason or reason
+        for stream, _, _ in () if isinstance(streams, str) else streams:
+            found = [(block, _on(stream, block)) for block in blocks]
+            of = [(block, span) for block, span in found if span is not None and span.end is None]
+            mark = stream.mark() if of else ""
+            for block, span in of:
+                if isinstance(mark, str):
+                    block.marked = mark
+                else:
+                    span.end = mark
 
     def _arrives(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         if blocks:
             self._begin(blocks)
 
-    def _here(self) -> Iterator[Opened]:
-        """The open blocks of this thread or task, innermost first."""
-        block = innermost.get() if self._on else None
+    def _here(self) -> list[Any]:
+        """The open blocks of this thread or task that may get a time, innermost first."""
+        found, block = [], innermost.get() if self._on else None
         while block is not None:
-            if block.marked is not None:
-                yield block.marked
+            if isinstance(block.marked, list):
+                found.append(block)
             block = block.outer
+        return found
 
     # --- contexts and streams -----------------------------------------------------------------------------------------
 
@@ -305,49 +300,46 @@ class BlockTimes:
                 self._primary.clear()
 
     def _hand_on(self) -> None:
+        closed = [self._closed.popleft() for _ in range(len(self._closed))]
+        places: dict[Place, list[Span]] = {}
+        for _, _, _, spans in closed:
+            for span in spans:
+                places.setdefault(span.stream.place, []).append(span)
+        for place, of in places.items():
+            with relaxed(self._api, place.context) as pushed:
+                if not pushed:
+                    place.failed("cuCtxPushCurrent", 201)
+                self._read(place, of)
         records: list[GpuBlockTime] = []
-        waiting: set[Stream] = set()
-        for _ in range(len(self._closed)):
-            closed = self._closed.popleft()
-            try:
-                found = self._read(closed, waiting)
-            except Failed as error:
-                self._miss(closed[1], str(error))
-                continue
-            if found is None:
-                self._closed.append(closed)
+        for one in closed:
+            _, path, _, spans = one
+            failed = [span.reach for span in spans if isinstance(span.reach, str)]
+            if failed:
+                self._miss(path, failed[0])
+            elif any(span.reach is None for span in spans):
+                self._closed.append(one)
             else:
-                records += found
+                records += _records(one)
         on_records = self._on_records
         if records and on_records is not None:
             self._timed += len(records)
             on_records(records)
 
-    def _read(self, closed: Closed, waiting: set[Stream]) -> list[GpuBlockTime] | None:
-        """The times of a block, one a device; None while the device has not come to its end."""
-        found: list[GpuBlockTime] = []
-        places: dict[Place, list[Span]] = {}
-        for span in closed[-1]:
-            if span.stream in waiting:
-                return None
-            places.setdefault(span.stream.place, []).append(span)
-        for place, spans in places.items():
-            if place.gone:
-                raise Failed(place.gone)
-            with relaxed(self._api, place.context) as pushed:
-                if not pushed:
-                    raise Failed(place.failed("cuCtxPushCurrent", 201))
-                for span in spans:
-                    if span.end is not None and not place.reached(span.end):
-                        waiting.add(span.stream)
-                        return None
-                if not place.hold() or place.anchor is None:
-                    return None
-                self._error_ns = place.anchor.error_ns
-                reaches = [_reach(place, span, place.anchor.error_ns) for span in spans if span.end is not None]
-            record = _record(closed, place, reaches, self._error_ns)
-            found += [record] if record is not None else []
-        return found
+    def _read(self, place: Place, spans: list[Span]) -> None:
+        """Asks the device for what it has come to the end of."""
+        waiting: set[Stream] = set()
+        for span in spans:
+            stream = span.stream
+            try:
+                if place.gone:
+                    span.reach = place.gone
+                elif stream in waiting or not (span.end and stream.has_read(span.end)):
+                    waiting.add(stream)
+                elif place.hold() and place.anchor is not None:
+                    self._error_ns = place.anchor.error_ns
+                    span.reach = _reach(span, stream.first_ns(), place.anchor.error_ns)
+            except Failed as error:
+                span.reach = str(error)
 
     # --- a source -----------------------------------------------------------------------------------------------------
 
@@ -365,7 +357,9 @@ class BlockTimes:
         last = self._closed[-1] if self._closed else None
         while last is not None and self._on:
             self.poll()
-            if not any(closed is last for closed in list(self._closed)):
+            with self._reading:
+                waits = any(closed is last for closed in self._closed)
+            if not waits:
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -414,42 +408,49 @@ class BlockTimes:
         """The tracer ends it."""
 
 
-def _reach(place: Place, span: Span, error_ns: int) -> _Reach:
-    """From the last mark before work to the first one behind it."""
+def _reach(span: Span, first_ns: float, error_ns: int) -> _Reach:
+    """From the last mark before work to the first one behind it. ``first_ns``: when the stream came to its first."""
     first, last = span.start, span.end
     assert last is not None
-    behind, before = span.stream.run_of(last), span.stream.run_of(first)
-    start = place.time_ns(first)
-    end = start + max(0, place.between(first, last))
+    assert first.run is not None
+    assert last.run is not None
     busy = BUSY_NS + error_ns
-    idle_before, idle_behind = start - first.issued_ns < busy, end - last.issued_ns < busy
-    if before is behind:
-        return _Reach(start, end, idle_before, idle_behind, span.own, True)
-    start, end = start + before.length_ns - first.into_ns, end - last.into_ns
-    if end - start > 2 * MARK_NS:
+    idle_before = first_ns + first.at_ns - first.issued_ns < busy
+    idle_behind = first_ns + last.at_ns - last.issued_ns < busy
+    empty = first.run is last.run
+    start, end = (first.at_ns, last.at_ns) if empty else (first.run.end_ns, last.run.start_ns)
+    if not empty and end - start > 2 * MARK_NS:
         start, end = start + (0 if idle_before else MARK_NS), end - (0 if idle_behind else MARK_NS)
-    return _Reach(start, end, idle_before, idle_behind, span.own, False)
+    start_ns = round(first_ns + start)
+    return _Reach(start_ns, start_ns + max(0, round(end - start)), idle_before, idle_behind, span.own, empty)
 
 
-def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int | None) -> GpuBlockTime | None:
-    """From the first of its streams' spans to the last; None where nothing says that the device was used at all."""
-    if not any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
-        return None
+def _records(closed: Closed) -> Iterator[GpuBlockTime]:
+    """The times of a block, one a device; none of a device of which nothing says that it was used at all."""
+    places: dict[Place, list[Any]] = {}
+    for span in closed[-1]:
+        places.setdefault(span.stream.place, []).append(span.reach)
+    for place, reaches in places.items():
+        if any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
+            yield _record(closed, place, reaches)
+
+
+def _record(closed: Closed, place: Place, reaches: list[_Reach]) -> GpuBlockTime:
+    """From the first of its streams' spans to the last."""
+    name, path, number, _ = closed
     used = [reach for reach in reaches if not reach.empty]
-    first = min(used or reaches, key=lambda reach: reach.start_ns)
-    last = max(used or reaches, key=lambda reach: reach.end_ns)
-    end = last.end_ns if used else first.start_ns
+    first = min(used or reaches)
+    last = max(used, key=_end_ns) if used else first
     at_most = bool(used) and (first.idle_before or last.idle_behind)
     ahead = SESSION.of_monotonic(0) + SESSION.ahead_ns  # of the wall clock, by which sources tell the time
-    name, path, number, _ = closed
     return GpuBlockTime(
         name,
         first.start_ns + ahead,
-        end + ahead,
+        (last.end_ns if used else first.start_ns) + ahead,
         place.device,
         streams=len(reaches),
         timing=AT_MOST if at_most else "device",
-        clock_error_ns=error_ns,
+        clock_error_ns=place.anchor.error_ns if place.anchor is not None else None,
         path=path,
         block_id=number,
     )
