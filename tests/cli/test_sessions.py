@@ -93,7 +93,8 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
         one.meta |= {"run": run if rank != 9 else {**run, "id": "6"}}  # an older file has a name of this run
         save(one, tmp_path / f"run.rank{rank}.gpusense")
     names = [f"run.rank{rank}.gpusense" for rank in range(10)]
-    save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
+    meta = {"run": run, "children": names, "start_ns": T0, "pid": 1}
+    save(Session(meta=meta, metrics=[sample(0, watts=123.0)]), tmp_path / "run.gpusense")
     told = report(capsys, str(tmp_path / "run.gpusense"))
     said = " ".join(told.split())
     assert "9 processes" in said
@@ -101,6 +102,7 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
     # As a run answers: with what it has, and the work of a few.
     answer = joined([load(tmp_path / "run.gpusense")], whole=False)
     assert {answer.work.paths[path][0] for path in answer.work.path} == {"rank 0", "rank 4"}
+    assert [one.power.draw_watts for one in answer.metrics].count(123.0) == 1  # what the launcher sampled
     assert "\n".join(text.summary(answer)[:5]) == "\n".join(told.splitlines()[:5])
     assert len(joined([load(tmp_path / "run.gpusense")]).work) == 9 * len(answer.work) // 2
 
