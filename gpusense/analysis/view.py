@@ -450,7 +450,11 @@ class View:
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
         """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
-        return inside_blocks(self._when(numbers), self.host.segments) if self.host.segments else ()
+        return self.blocks_in(self._when(numbers)) if self.host.segments else ()
+
+    def blocks_in(self, spans: list[Interval]) -> tuple[tuple[Path, int], ...]:
+        """As :meth:`blocks`, during some times."""
+        return inside_blocks(spans, self.host.segments)
 
     def loads(self, numbers: Sequence[int]) -> list[tuple[BlockRecord, int]]:
         """The waits for a DataLoader that take most of some gaps, with nanoseconds, most first; none where the host was
