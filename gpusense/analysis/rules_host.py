@@ -63,10 +63,15 @@ _PREPARE = {
         "Compute the answer on the device, or before the step: no callback to Python and no .item() in the middle of "
         "it. If the copy is the next input, prepare it before the result is read."
     ),
+    "graph": (
+        "Do less between two replays: set inputs and read results in fewer calls, or let one graph do more, as several "
+        "tokens or steps."
+    ),
     "other": "Move this work off the thread that launches: to a worker, behind the launches, or to every n-th step.",
 }
 _FOR = {"input": "to prepare the next input", "answer": "to answer what it has read"}
 _ENDS = {
+    "graph": "Most of the work is launched as CUDA graphs: what lies between two of them is the host's.",
     "input": "These gaps end with a copy to the device: the host was preparing the next input.",
     "answer": (
         "These gaps begin after a small copy to the host and end with a small one to the device: the host computes "
@@ -434,7 +439,7 @@ def _loader(view: View, gaps: Sequence[int]) -> _Loader | None:
 
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
     spent, loader = view.gap_ns(gaps), _loader(view, gaps)
-    what = "input" if loader else what
+    what = "input" if loader else "graph" if what == "other" and view.replays else what
     where = place_text(view, gaps)
     places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""

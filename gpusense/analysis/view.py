@@ -370,6 +370,11 @@ class View:
             if at < len(after) and after[at] == row and codes[at] == _HOST:
                 codes[at] = _NEW if kinds[self.work.kind[row]].kind == "kernel" else _HOST
 
+    @property
+    def replays(self) -> bool:
+        """Whether most of the program's work is launched as graphs."""
+        return 2 * len(self.program.launches.kinds) < len(self.program.rows)
+
     def _mark_graphs(self, codes: bytearray) -> None:
         """Gaps within one launch: between two kernels of a graph, where no host is in between."""
         order, gaps = self.work.order, self.walk.gaps
