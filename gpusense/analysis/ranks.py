@@ -264,8 +264,15 @@ def job_of(session: Session) -> Job:
 
 
 def ranks_of(session: Session) -> Ranks | None:
-    """The processes of a merged session compared; None for a session of one."""
-    return _compared(session.once(job_of)) if len(processes_of(session)) > 1 else None
+    """The processes of a merged session compared; None for a session of one. One without a rank that launched nothing,
+    as a compiler's worker, is none of the job."""
+    listed = processes_of(session)
+    if len(listed) < 2:
+        return None
+    these = session.once(job_of)
+    if these.told is None and None in [one.get("rank") for one in listed]:
+        these = job([one for one in these.sessions if figures_of(one).busy_ns])
+    return _compared(these) if len(these.sessions) > 1 else None
 
 
 def collectives_of(session: Session) -> list[Row]:
