@@ -12,6 +12,7 @@ from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
 from .processes import processes_of
+from .ranks import ranks_of
 from .unwritten import (
     absent_text,
     ignored,
@@ -187,9 +188,18 @@ def _losses(session: Session) -> list[str]:
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Nothing completed although the device had work, or it waited to the end for another process."""
+    """Nothing completed although the device had work, or it waited to the end for another process. What ranks of a job
+    wait for together is said once, with who did not come (:mod:`.rules_ranks`)."""
+    answer = facts.session.once(ranks_of)
+    missing = answer.missing if answer is not None else ()
+    said = {(each.key.communicator, each.key.sequence) for each in missing}
+    waiting = {answer.ranks[each.processes[rank]].name for each in missing for rank in each.present} if answer else ()
     for found in facts.session.meta.get("hang") or ():
-        if text := found.get("text"):
+        wait, text = found.get("wait") or {}, found.get("text")
+        alone = not text and not found.get("ended_ns") and found.get("process") in waiting
+        if alone or (wait.get("communicator"), wait.get("sequence")) in said:
+            continue
+        if text:
             if not found.get("ended_ns"):
                 yield Finding(
                     "waited",
