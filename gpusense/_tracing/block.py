@@ -549,6 +549,7 @@ class Blocks:
 
     def _follow(self, thread: int) -> None:
         """The calling thread opened a block outside all others for the first time."""
+        self.recorder.thread_names.look(thread)  # it may be gone before the next look at all
         if not threads.ends_with_python():
             self._each_thread.end = None
             return

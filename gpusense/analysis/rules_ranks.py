@@ -15,6 +15,8 @@ from .words import each_text, place_text
 
 #: A clock is lower, and computing takes longer, from so much on.
 _LOWER, _LONGER = 0.95, 1.05
+#: Of so many ranks that did not come it is said where they were.
+_WHEREABOUTS = 4
 
 
 class _Why(NamedTuple):
@@ -35,9 +37,23 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
     for one in rank_findings(answer, why.words if why is not None else ""):
         share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
         found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
+        if one.kind == "hang":
+            found = found._replace(evidence=(found.evidence[0], *_whereabouts(facts, answer), *found.evidence[1:]))
         if why is not None and one.kind == "late_rank":
             found = found._replace(evidence=(why.evidence, *found.evidence), fix=why.fix)
         yield found
+
+
+def _whereabouts(facts: Facts, answer: Ranks) -> Iterator[str]:
+    """Where the program's main thread was in those that did not come, as far as their own evidence tells."""
+    first = answer.missing[0]
+    absent = [answer.ranks[first.processes[rank]].name for rank in first.absent]
+    for found in facts.session.meta.get("hang") or ():
+        stacks = found.get("stacks") or ()
+        frames = next((one["frames"] for one in stacks if one.get("name") == "MainThread"), None)
+        if frames and found.get("process") in absent[:_WHEREABOUTS]:
+            absent.remove(found["process"])
+            yield f"{found['process'].capitalize()} was in {one_line(', called by '.join(frames[:3]), 120)}."
 
 
 def _why_late(facts: Facts, answer: Ranks) -> _Why | None:

@@ -622,7 +622,7 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
     widths = [min(_FIRST_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
+        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells]).rstrip()
     if table["more"]:
         yield f"… and {table['more']:,} more"
 

@@ -44,7 +44,10 @@ def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
 def test_ranks_that_are_late_in_turn_are_none():
     run = merge([job_rank(rank, 4, steps=40) for rank in range(4)])
     assert "late_rank" not in {one.kind for one in findings(run)}
-    assert alike_text(run.once(ranks_of)) == "All 4 ranks hardly differ."
+    answer = run.once(ranks_of)
+    assert alike_text(answer) == "All 4 ranks hardly differ."
+    pids = [row._replace(name=f"process {row.rank + 40}") for row in answer.ranks]
+    assert alike_text(answer._replace(ranks=tuple(pids))) == "All 4 processes hardly differ."
 
 
 def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():
@@ -111,10 +114,20 @@ def test_who_did_not_come_is_a_rank_of_the_job():
             sent = collective("Send", 0, 2, None, 7 * MS, 8 * MS, communicator=group, peer=1)
             parts += [each._replace(device_end_ns=None) for each in (hung, sent)]
         runs.append(session(*parts, end=500 * MS, rank=rank))
-    (found,) = [one for one in findings(merge(runs)) if one.kind == "hang"]
+        hung = {"after_s": 3.0, "streams": [], "stacks": [], "ended_ns": None}
+        wait = {**hung, "text": "rank 1 has been in it", "wait": {"communicator": "c1", "sequence": 5}}
+        stack = {
+            "thread": 1,
+            "name": "MainThread",
+            "frames": ["load.py:7 read", "train.py:31 step", "train.py:90 main"],
+        }
+        runs[-1].meta["hang"] = {1: [hung, wait], 3: [{**hung, "stacks": [stack]}]}.get(rank, [])
+    found, cause = [one for one in findings(merge(runs)) if one.kind in ("hang", "waited")]
+    assert cause.title.startswith("The GPU of rank 3 hung")  # it is why that rank did not come
     assert found.title == "Rank 3 did not come to AllReduce number 5, in which rank 1 waited at the end of the run."
     assert found.evidence == (
         "Rank 3 never launched it: rank 1 of communicator c1 (“odd”).",
+        "Rank 3 was in load.py:7 read, called by train.py:31 step, called by train.py:90 main.",
         "Rank 1 waited in Send number 0 from rank 1 to rank 3.",
     )
     assert "hang" not in {one.kind for one in findings(merge(runs[::2]))}

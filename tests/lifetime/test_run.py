@@ -583,6 +583,7 @@ def test_a_report_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path):
 
 def test_quiet(tmp_path):
     assert traced("--quiet", "-c", "print(1)", cwd=tmp_path).stderr == ""
+    assert traced("-q", "-c", "print(1)", cwd=tmp_path).stderr == ""
 
 
 WINDOW = """
