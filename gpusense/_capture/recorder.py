@@ -164,6 +164,7 @@ class Recorder:
         self._unread = ""  # why the last reading was not done
         self._losses = Losses(self.start_ns)
         self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
+        self.counted: dict[int, CounterColumns] = {}  # device → the last samples of hardware counters, half a second
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
@@ -666,6 +667,7 @@ class Recorder:
         """Samples of hardware counters that follow those of their device so far. Any thread of gpusense."""
         with self._lock:
             if self._end_ns is None:
+                self.counted[columns.device] = columns
                 self.store.counter_samples(columns)
 
     # --- cycles -----------------------------------------------------------------------------------------------------

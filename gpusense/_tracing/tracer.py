@@ -257,9 +257,12 @@ class Tracer(Blocks, ManualRecords, Results):
         return self._control.detach(without_graphs) if self._control is not None else None
 
     def reconfigure(self, settings: Settings) -> None:
-        """Goes on under other settings; what was recorded stays."""
-        if settings.kernels != self.config.kernels:
-            log.once("kernels", "kernels=%r has no effect: recording has begun", settings.kernels)
+        """Goes on under other settings; what was recorded stays. ``config`` has those that are in force."""
+        now = self.config.kernels
+        if settings.kernels != now:
+            text = "recording has begun with kernels=%r and goes on so; kernels=%r takes hold when it begins next"
+            log.once(f"kernels {settings.kernels}", text, now, settings.kernels)
+            settings = settings._replace(kernels=now)
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()

@@ -39,13 +39,20 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     if not reasons and session.meta.get("complete") is False and not processes_of(session):
         reasons = [f"{ended_text(session.meta)}, and nothing of its work was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
-    without = [NOT_USED if one.get("state") == "armed" else one.get("reason") or idle for one in captures]
+    without = [
+        NOT_USED if one.get("state") == "armed" else one.get("reason") or idle
+        for one in captures
+        if one.get("state") != "stopped"  # at the end, as it should
+    ]
     tool = session.meta.get("imported_from")
     unused = not (tool or reasons or live_ns) and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
     title = "No GPU work was seen" if unused or session.records or session.aggregates else "Nothing was recorded"
+    launched = bool(reasons or not live_ns)
     if live_ns:
         title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen"
+    if not launched:
+        title = f"CUDA was initialised for {time_text(live_ns)}, and nothing was launched"
     title += f": {reasons[0]}." if reasons else "."
     backends = session.meta.get("backends") or {}
     evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
@@ -53,12 +60,16 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         evidence = [f"The session is a trace of {tool}."]
     evidence += [f"Also: {reason}." for reason in reasons[1:]]
     if not reasons:
-        evidence.append("The session gives no reason: the program may not have used a GPU.")
+        evidence.append(
+            "The session gives no reason: the program may not have used a GPU."
+            if launched
+            else "Capture ran meanwhile. One that compiles for another process, or asks for devices, launches nothing."
+        )
     yield Finding(
         "nothing_seen",
         title,
         () if unused else tuple(evidence),
-        "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR),
+        "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR if launched else _EXPECTED),
         "high" if reasons else "medium",
     )
 
@@ -132,7 +143,8 @@ _ADVICE = {
     "No space": "Free space on that disk, or give -o a place on another one.",
     "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
     "quota": "Free space within your quota, or give -o a place on another disk.",
-    "closed its descriptor": "Leave descriptors alone that the program has not opened, or record with --live.",
+    "closed its descriptor": "Leave the session's file and its descriptor alone, or record with --live.",
+    "by SIGTERM": "Leave that signal to gpusense: the program has set it back to its default.",
     **dict.fromkeys(
         ("killed", "ended by"),
         "If somebody kills it, let it be SIGTERM, with which it ends its file. If it crashes, "
@@ -142,6 +154,7 @@ _ADVICE = {
 _OF_THE_TOOL = (
     "Let that tool record the GPU, too: ProfilerActivity.CUDA in torch.profiler, nsys profile --trace=cuda,nvtx."
 )
+_EXPECTED = "If you expected work: `gpusense doctor --selftest` says whether capture can see any."
 _DOCTOR = "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing."
 
 

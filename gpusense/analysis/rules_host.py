@@ -10,10 +10,11 @@ from operator import sub
 from statistics import median
 from typing import NamedTuple
 
-from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS
+from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from .facts import Facts, Finding, waits_for_device
-from .program import START_UP, STEADY
+from .intervals import total
+from .program import INTERLUDE, START_UP, STEADY, compiles
 from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
@@ -27,6 +28,8 @@ _ORDINARY_NS = 10_000_000_000
 _SHORT_NS = 20_000
 #: A request is a long one from so many times the usual on.
 _FAR_LONGER = 3
+#: What happens in so few steps says little about a longer run.
+_ONCE = 2
 #: What is made at its first use need not be used in the first step: so many may go by before.
 _FIRST_FEW = 5
 
@@ -60,10 +63,15 @@ _PREPARE = {
         "Compute the answer on the device, or before the step: no callback to Python and no .item() in the middle of "
         "it. If the copy is the next input, prepare it before the result is read."
     ),
+    "graph": (
+        "Do less between two replays: set inputs and read results in fewer calls, or let one graph do more, as several "
+        "tokens or steps."
+    ),
     "other": "Move this work off the thread that launches: to a worker, behind the launches, or to every n-th step.",
 }
 _FOR = {"input": "to prepare the next input", "answer": "to answer what it has read"}
 _ENDS = {
+    "graph": "Most of the work is launched as CUDA graphs: what lies between two of them is the host's.",
     "input": "These gaps end with a copy to the device: the host was preparing the next input.",
     "answer": (
         "These gaps begin after a small copy to the host and end with a small one to the device: the host computes "
@@ -343,8 +351,35 @@ def _waiting_for_python(view: View, cause: Cause) -> Finding:
     )
 
 
+#: A pause is one of few where it has so much of all that the device waits for the host.
+_PAUSE = 0.1
+
+
+def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
+    """Of a program without steps: a few long pauses among many, the longest first. What was done then nobody knows."""
+    starts, low = view.walk.gaps.start, view.program.window[0]
+    pauses = [
+        f"{time_text(view.shown(at))} from {time_text(starts[at] - low)} on, {place_text(view, [at])}" for at in long
+    ]
+    return finding(
+        view,
+        "starved",
+        cause.total_ns,
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, waiting for the host: "
+        f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
+        [f"The longest: {'; '.join(pauses[:3])}."],
+        "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
+        where=place_text(view, long[:1]),
+    )
+
+
 def _starved(view: View, cause: Cause) -> Iterator[Finding]:
     """By what the host did: the next input, an answer to what it had read, or something else."""
+    long = sorted((at for at in cause.gaps if view.shown(at) >= _PAUSE * cause.total_ns), key=view.shown, reverse=True)
+    few = 0 < 10 * len(long) <= len(cause.gaps) and 2 * sum(map(view.shown, long)) > cause.total_ns
+    if few and view.told is None and not _loader(view, cause.gaps):
+        yield _paused(view, cause, long)
+        return
     if not view.graphics and _held_by_python(view, cause.gaps):
         yield _waiting_for_python(view, cause)
         return
@@ -404,7 +439,7 @@ def _loader(view: View, gaps: Sequence[int]) -> _Loader | None:
 
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
     spent, loader = view.gap_ns(gaps), _loader(view, gaps)
-    what = "input" if loader else what
+    what = "input" if loader else "graph" if what == "other" and view.replays else what
     where = place_text(view, gaps)
     places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
@@ -430,8 +465,11 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
 
 def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     """In which blocks the host was during some gaps, as far as they hold a real part of them."""
-    whole = sum(spent for *_, spent in view.places(gaps))
-    named = [(path, spent / whole) for path, spent in view.blocks(gaps) if spent * 10 >= whole][:3]
+    return _spent_in(view.blocks(gaps), sum(spent for *_, spent in view.places(gaps)))
+
+
+def _spent_in(blocks: Sequence[tuple[Path, int]], whole: float) -> list[str]:
+    named = [(path, spent / whole) for path, spent in blocks if spent * 10 >= whole][:3]
     said = ", ".join(f"{percent_text(share)} in {path_text(path)}" for path, share in named)
     return [f"Of this time the host spent {said}."] if named else []
 
@@ -457,7 +495,7 @@ def _stall(view: View, stall: Stall) -> Finding:
     turns = loader is not None and not loader.first and loader.workers == stall.every
     return finding(
         view,
-        "starved" if loader else "periodic_stall",
+        "starved" if loader else "interruption" if len(stall.steps) == 1 else "periodic_stall",
         spent,
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
@@ -533,12 +571,17 @@ def _long_requests(view: View) -> Finding | None:
     )
 
 
+#: What is copied to the host where something is saved: more than results that are looked at.
+_SAVES = 1 << 20
+
+
 class _Interruptions(NamedTuple):
     """What lies between steps and keeps the device from computing. Nanoseconds, of all together."""
 
     number: int
     lost: float
     copies: float
+    saved: int  # bytes that are copied to the host
     whole: int  # the steps and all that lies between them
     after: list[int]  # before which steps they are, by number
 
@@ -553,8 +596,28 @@ def _interruptions(view: View) -> _Interruptions | None:
     whole = view.length_ns + length
     if lost < WORTH * whole or lost < 0.5 * length:
         return None
-    return _Interruptions(
-        len(found), lost, copies, whole, [bisect_right(steps.starts, start) for (start, _), _ in found]
+    work, saved = view.work, 0
+    for row in view.program.rows_in(INTERLUDE):
+        saved += work.size[row] if work.kinds[work.kind[row]].direction == "gpu_to_cpu" else 0
+    after = [bisect_right(steps.starts, start) for (start, _), _ in found]
+    return _Interruptions(len(found), lost, copies, saved, whole, after)
+
+
+def _instead(view: View, found: _Interruptions) -> tuple[list[str], str]:
+    """Where the host was in the interruptions, and what to do about them."""
+    spans = [span for span, _ in view.interludes]
+    blocks = view.blocks_in(spans) if view.host.segments else ()
+    said = _spent_in(blocks, total(spans))
+    if 2 * sum(spent for path, spent in blocks if compiles(path[-1])) > found.lost:
+        return said, "Keep shapes fixed, and let the compiler keep what it has made (jax_compilation_cache_dir, say)."
+    if found.saved >= _SAVES * found.number:
+        return said, (
+            "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
+            "it less often."
+        )
+    return said, (
+        "Look at what the host does then: computing, loading, evaluation, logging. Do it on the GPU, or in another "
+        "thread or process, or less often."
     )
 
 
@@ -582,6 +645,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         every, copies = rhythm(found.after), found.copies / found.number
         often = f"Every {every} steps" if every else "Once" if found.number == 1 else f"{found.number:,} times"
         what = f", {time_text(copies)} of each in copies" if found.copies * 5 > found.lost else ""
+        said, fix = _instead(view, found)
         yield Finding(
             "interruption" if found.number == 1 else "periodic_stall",
             f"{often} the loop stops for {time_text(each)} without a {'pass' if view.graphics else 'kernel'} running: "
@@ -591,9 +655,9 @@ def interludes(facts: Facts) -> Iterator[Finding]:
                     f"{count_text(found.number, 'interruption')} between {steps.number:,} steps of "
                     f"{time_text(steps.median_ns)}{what.replace('each', 'it') if found.number == 1 else what}."
                 ),
+                *said,
             ),
-            "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
-            "it less often.",
+            fix,
             view.confidence(),
             round(lost),
             phase=STEADY,
@@ -619,18 +683,22 @@ def recompilation(facts: Facts) -> Iterator[Finding]:
         some = ", ".join(dict.fromkeys(names[:3]))
         affected = sum(1 for spent in view.gap_by_step(cause.gaps) if spent)
         one, many = ("pass", "passes") if view.graphics else ("kernel", "kernels")
+        often, each = affected > _ONCE, cause.total_ns / max(1, affected)
+        idle = (
+            each_text(view, cause.total_ns) if often else f"{time_text(each)} in {affected} of {steps.number:,} steps"
+        )
         yield finding(
             view,
-            "recompilation",
+            "recompilation" if often else "interruption",
             cause.total_ns,
-            f"{view.text} is idle for {each_text(view, cause.total_ns)}, each time before "
-            f"a {one} or a size that had not run before: it is compiled or tuned then.",
+            f"{view.text} is idle for {idle}, each time before a {one} or a size that had not run before: it is "
+            "compiled or tuned then.",
             [
                 (
                     f"{count_text(len(names), one, many)} in {affected:,} of {steps.number:,} steps ran for the first "
                     f"time, {some} among them."
                 ),
-                f"The pauses before them take {time_text(cause.total_ns / max(1, affected))} in each of these steps.",
+                f"The pauses before them take {time_text(each)} in each of these steps.",
             ],
             "Create pipelines before the first frame, and keep them."
             if view.graphics

@@ -58,7 +58,10 @@ def start_up(session: Session, view: View) -> StartUp:
             pauses[copied] += spent
     parts = {"before the device's first work": first - low}
     if live is not None and low < live < first:
-        parts = {"before CUDA was initialised": live - low, "from then to the device's first work": first - live}
+        parts = {
+            "before CUDA was initialised": live - low,
+            "from CUDA's initialisation to the device's first work": first - live,
+        }
     parts |= {**pauses, "of the device's own work": of.parts.busy}
     parts["of other pauses"] = end - low - sum(parts.values())
     return StartUp(end - low, {what: spent for what, spent in parts.items() if spent > 0}, longest)

@@ -5,8 +5,10 @@ import random
 import pytest
 from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, session, sync
 
+from gpusense.analysis import findings as _findings
+from gpusense.analysis.facts import Finding
 from gpusense.analysis.findings import findings, verdict
-from gpusense.session import merge
+from gpusense.session import Session, merge
 
 
 def of_kind(run, kind):
@@ -154,8 +156,37 @@ def test_the_rhythm_of_stalls_is_that_of_the_real_ones():
     assert "12 steps are so slow" in found.evidence[1] or "11 steps are so slow" in found.evidence[1]
 
 
+def test_what_is_compiled_in_two_steps_alone_is_no_price_of_each_step():
+    def compiling(*steps):
+        loop = Loop()
+        for step in range(40):
+            loop.kernels(400, 5 * US, 10 * US)
+            for number in range(2 * (step in steps)):
+                loop.at += 20 * MS
+                loop.kernels(1, 5 * US, 0, f"new_{step}_{number}")
+        return [one for one in findings(loop.session()) if one.share]
+
+    launch, once = compiling(20, 30)
+    assert (launch.kind, once.kind) == ("launch_bound", "interruption")
+    assert once.title.startswith("GPU 0 is idle for 40.0 ms in 2 of 40 steps, each time before a kernel or a size")
+    assert "recompilation" in [one.kind for one in compiling(20, 30, 35)]
+
+
+def test_of_two_long_pauses_among_many_it_says_so_and_calls_neither_an_input():
+    draw, loop = random.Random(4), Loop()
+    for number in range(80):
+        loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
+        if number in (30, 60):
+            loop.copy("cpu_to_gpu", gap=3000 * MS)
+    found = verdict(loop.session())
+    assert found.title.endswith(", waiting for the host: 6.00 s of that in 2 pauses.")
+    assert found.where == "between kernel_30_0 and a copy to the device"
+    assert found.fix.startswith("Ask a profiler of Python")
+
+
 @pytest.mark.parametrize(
-    ("slow", "kinds"), [((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])]
+    ("slow", "kinds"),
+    [((13,), ["interruption"]), ((2, 3), []), ((2, 13), ["periodic_stall"]), ((13, 14), ["periodic_stall"])],
 )
 def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
     loop = Loop()
@@ -248,6 +279,45 @@ def test_what_happens_once_is_said_after_what_holds_in_each_step():
     assert kinds == ["launch_bound", "interruption"]
     (once,) = of_kind(loop.session(), "interruption")
     assert once.title.startswith("Once the loop stops for ")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "said"),
+    [
+        ("backend_compile_and_load", 4, "let the compiler keep"),
+        ("save", 1 << 20, "If it saves or logs"),
+        ("solve", 4, "Look at what the host does"),
+    ],
+)
+def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(name, size, said):
+    loop, blocks = Loop(), []
+    for step in range(60):
+        loop.kernels(100, 50 * US, 1 * US)
+        if step in (15, 30, 45):
+            for _ in range(40):
+                loop.copy("gpu_to_cpu", size, 20 * US, MS)
+            blocks.append(block([name], loop.at - 40 * MS, loop.at + 500 * MS))
+            loop.at += 500 * MS
+    loop.records += blocks
+    found = verdict(loop.session())
+    assert found.title.startswith("Every 15 steps the loop stops for ")
+    assert any(f"in “{name}”" in line for line in found.evidence)
+    assert said in found.fix
+
+
+def test_another_process_explains_no_more_than_twice_what_it_costs_and_no_loader(monkeypatch):
+    def found(share, where=""):
+        costs = {"confidence": "high", "evidence": (), "fix": ""}
+        made = [
+            Finding("shared_device", "a", share=0.2, **costs),
+            Finding("starved", "b", share=share, where=where, **costs),
+        ]
+        monkeypatch.setattr(_findings, "_RULES", [lambda facts: made])
+        return [one.kind for one in findings(Session())]
+
+    assert found(0.3) == ["shared_device"]
+    assert found(0.5) == ["starved", "shared_device"]
+    assert found(0.3, "in “DataLoader”") == ["starved", "shared_device"]
 
 
 def requests(long_every=None):

@@ -44,7 +44,10 @@ def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
 def test_ranks_that_are_late_in_turn_are_none():
     run = merge([job_rank(rank, 4, steps=40) for rank in range(4)])
     assert "late_rank" not in {one.kind for one in findings(run)}
-    assert alike_text(run.once(ranks_of)) == "All 4 ranks hardly differ."
+    answer = run.once(ranks_of)
+    assert alike_text(answer) == "All 4 ranks hardly differ."
+    pids = [row._replace(name=f"process {row.rank + 40}") for row in answer.ranks]
+    assert alike_text(answer._replace(ranks=tuple(pids))) == "All 4 processes hardly differ."
 
 
 def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():

@@ -519,6 +519,7 @@ def test_paths_chains_and_common_ancestors():
     attributor.know(3, 2, "forward")
     attributor.know(4, 2, "backward")
     assert attributor.path(3) == ("epoch", "step", "forward")
+    assert attributor.path(3) is attributor.path(3)  # made once
     assert attributor.common_ancestors((3, 4)) == (2, 1)
 
 

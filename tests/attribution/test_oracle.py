@@ -40,8 +40,17 @@ class History:
         self.marked = chance.random() < 0.2
         self.crowded = not self.marked and chance.random() < 0.1  # nothing is closed for long
         self.now, self.markers, self.lost = 10**18, [], []  # the last: of each boundary, whether its marker was
+        self.unplaced = None  # where the last DARK was, or without one the first LIT
         if self.marked:
             del self.threads[1:]
+        if chance.random() < 0.3:
+            self.light(LIT)
+
+    def light(self, op):
+        corr = self.widener.widen_one((self.corr + 1) & 0xFFFFFFFF)
+        if op == DARK or self.unplaced is None:
+            self.unplaced = corr
+        self.attributor.boundary(Boundary(op, 0, None, 0, 0, 0), corr)
 
     def cross(self, op, block, parent, thread):
         if self.marked:
@@ -84,8 +93,7 @@ class History:
         elif act < 0.58:
             self.deliver()
             self.dark = not self.dark
-            event = Boundary(DARK if self.dark else LIT, 0, None, 0, 0, 0)
-            self.attributor.boundary(event, self.widener.widen_one((self.corr + 1) & 0xFFFFFFFF))
+            self.light(DARK if self.dark else LIT)
         elif act < 0.59:
             self.deliver()
             self.widener.widen_one(self.corr & 0xFFFFFFFF)  # of the work that was read
@@ -130,6 +138,7 @@ class History:
 
     def judge(self):
         self.deliver()
+        assert self.attributor.unplaced == self.unplaced
         for _, corr, dark, _ in self.launches:
             assert self.attributor.unseen(corr, corr) is dark
         for thread in self.threads:
