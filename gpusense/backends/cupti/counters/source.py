@@ -66,7 +66,6 @@ class Device:
         self.heard_at = self.opened_at = monotonic()  # of the last sample; of the sampler
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
         self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
-        self.cpu_s = 0.0
 
     def _forget(self) -> None:
         self.columns = self._empty()
@@ -84,7 +83,7 @@ class Device:
 
     def read(self) -> None:
         """What there is by now. Raises :class:`BackendError`."""
-        before, cpu = monotonic_ns(), thread_time()
+        before = monotonic_ns()
         found = self.sampler.read()
         self.failed += found.failed
         ends = found.ends[1:] if self._fresh else found.ends  # of the first of a session no time is to be believed
@@ -97,7 +96,6 @@ class Device:
             self._keep(found)
         if not found.drained:
             self._why = IMAGE_FULL
-        self.cpu_s += thread_time() - cpu
         if found.overflow:
             self.restart(self.sampler.interval_ns, OVERFLOW)
 
@@ -110,7 +108,7 @@ class Device:
             self.columns.start.extend(ours[:-1])
             self.columns.end.extend(ours)
             self._last = ours[-1]
-            self._before = found.ends[-1], self._last
+            self._before, self._why = (found.ends[-1], self._last), UNTOLD
             self.samples += len(ours)
             columns = found.columns
         else:
@@ -182,8 +180,8 @@ class Device:
         self._start()
 
     def renew(self, sampler: Sampler) -> None:
-        """With this sampler from now on, behind the gap that the silence of the one before is."""
-        self.sampler = sampler
+        """With this sampler from now on, behind the gap that the silence of the one before is. All was taken before."""
+        self.sampler, self.columns = sampler, CounterColumns(sampler.device, sampler.fields)
         self.opened_at = monotonic()
         self.renewed += 1
         if not self._fresh:  # else it has been silent since the last time, too
@@ -462,6 +460,7 @@ class CounterSource:
         """A sampler that has gone silent stays so, also when it is stopped and started; one that is opened anew does
         not (measured: CUPTI 13.0, H200, after another process launched a kernel with an illegal address)."""
         number = device.sampler.device
+        self._hand(device)
         self._end_sampler(device)
         try:
             device.renew(opened(self._api, cuda.SOURCE.api(), number, self._interval_ns))
