@@ -29,6 +29,8 @@ SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
 NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
+#: They move apart, so they are compared again, at each of so many seconds and by so many short readings.
+AGAIN_S, COMPARED_AGAIN = 10.0, 12
 #: Of an image, that is full at the next reading, at most: the rest is for a thread that comes late.
 FULL = 0.6
 #: Without a sample for so long, in seconds and in samples, a sampler has gone silent. It is opened anew, which takes
@@ -232,7 +234,7 @@ class CounterSource:
         self._ending = self._pausing = False
         self._api: Any = None
         self._lost: list[Device] = []  # those that ended by themselves
-        self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
+        self._handed_at = self._judged_at = self._judged_cpu_s = self._compared_at = 0.0
         self.cost: float | None = None  # share of a processor, at the last judgement
         self._cpu_s = self._before_cpu_s = 0.0  # of all threads so far, and of those before this one
         self._thread: Any = None
@@ -413,21 +415,22 @@ class CounterSource:
             self._refused[number] = str(error)
             return
         self._devices[number] = device
-        self._compare(device)
+        self._compare(COMPARISONS)
+        device.compared()
         if number in self._devices:
             self.state, self.reason = "sampling", ""
             self._changed()
         self._judge_anew()
 
-    def _compare(self, device: Device) -> None:
+    def _compare(self, readings: int) -> None:
         """Reads often for a moment: each reading bounds the distance of the two clocks."""
-        for _ in range(COMPARISONS):
+        self._compared_at = monotonic()
+        for _ in range(readings):
             if not self._goes_on:
                 return
             sleep(COMPARE_S)
-            for one in list(self._devices.values()):  # the others go on, and must be read
-                self._read(one)
-        device.compared()
+            for device in list(self._devices.values()):
+                self._read(device)
 
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
@@ -446,6 +449,8 @@ class CounterSource:
                 self._hand_all()
                 self._answered = asked
                 self._answer.set()
+            if self.state == "sampling" and now - self._compared_at >= AGAIN_S:
+                self._compare(COMPARED_AGAIN)
             if self.state == "sampling" and now - self._judged_at >= JUDGE_S:
                 self._judge(now)
             self._bell.wait(max(0.0, min(READ_S, FULL * SAMPLES * self._interval_ns / 1e9) - (now - began)))
