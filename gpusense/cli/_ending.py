@@ -137,7 +137,8 @@ class Ending:
         except (OSError, GpuSenseError):
             pass
         session = load(path, each_block=self._otlp is not None)
-        session.meta.update(facts)
+        if session.meta.get("complete") is False:
+            session.meta.update(facts)
         self.spans = Spans.of(self._otlp, live=False)
         return self._said_of(session)
 
@@ -231,7 +232,7 @@ class Ending:
             rest = answer.encode(encoding, "replace")
             while rest:
                 rest = rest[os.write(2, rest) :]
-        except (OSError, ValueError):
+        except Exception:  # noqa: BLE001 - closed or full, or the program has replaced something of this
             pass
 
 
