@@ -21,7 +21,7 @@ from ..session._unrecorded import ENDED_BY
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
-from ._sessions import CHILDREN, OF_ALL_WORK, joined
+from ._sessions import CHILDREN, OF_ALL_WORK, SOMEHOW, joined
 from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
@@ -241,7 +241,7 @@ def _ended_by(status: int | None) -> str:
     import signal
 
     if status is None:
-        return "a signal, a crash or exec"
+        return SOMEHOW
     if not os.WIFSIGNALED(status):
         return "exec, or by the C library's _exit"
     try:
