@@ -55,7 +55,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.metrics_source: Any = None
         self.ignored_records = 0
         self._ignored_for = {}
-        self._left_behind = False
+        self._left_behind = self._over = False
         self._elsewhere: Receiver | None = None
         self._meter: Meter | None = None  # once passes of blocks are to be counted exactly
         worker = self._worker = Worker(recorder)
@@ -290,6 +290,8 @@ class Tracer(Blocks, ManualRecords, Results):
         disk takes no file. What the program has left to be read is read, which may take longer after very many blocks.
         """
         recorder, worker = self.recorder, self._worker
+        if self._over:  # what is left in the queue then was given up
+            return
         if self._control is not None:
             self._control.ends(self)
         self._end_tasks()
@@ -308,6 +310,7 @@ class Tracer(Blocks, ManualRecords, Results):
             recorder.give_up_end()
         end_frames()
         worker.end()
+        self._over = True
 
     def before_fork(self) -> None:
         self._worker.before_fork()  # first: it would start the other anew
