@@ -84,12 +84,11 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
     """Kernels so short that launching them takes longer."""
     for view in facts.feeding:
         cause = view.causes["launch"]
-        lengths = {kind: _lengths_of(view, kind) for kind in ("kernel", "memset")}
-        what = max(lengths, key=lambda kind: len(lengths[kind]))
-        calls = len(lengths[what])
-        if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
+        if view.graphics or view.share(cause.total_ns) < WORTH:  # a submit has many passes
             continue
-        if _copies_dominate(view, cause.gaps):
+        what, lengths = max(((kind, _lengths_of(view, kind)) for kind in _LAUNCH_LESS), key=lambda row: len(row[1]))
+        calls = len(lengths)
+        if calls < 20 or _copies_dominate(view, cause.gaps):
             continue
         gaps = view.walk.gaps
         slow = [number for number in cause.gaps if gaps.end[number] - gaps.start[number] > LAUNCH_NS]
@@ -100,7 +99,7 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             "launch_bound",
             cause.total_ns - max(0, slow_ns - LAUNCH_NS * len(slow)),
             f"{view.text} is idle for {each_text(view, cause.total_ns)}, between "
-            f"{among_steps(view, calls, what)} {_lengths_text(lengths[what])}.",
+            f"{among_steps(view, calls, what)} {_lengths_text(lengths)}.",
             [
                 (
                     f"{count_text(short, 'gap')} of at most 100 µs, "
@@ -624,7 +623,7 @@ def _interruptions(view: View) -> _Interruptions | None:
 def _instead(view: View, found: _Interruptions) -> tuple[list[str], str]:
     """Where the host was in the interruptions, and what to do about them."""
     spans = [span for span, _ in view.interludes]
-    blocks = view.blocks_in(spans) if view.host.segments else ()
+    blocks = view.blocks_in(spans)
     said = [*_spent_in(blocks, total(spans)), *_computed(view, spans)]
     if 2 * sum(spent for path, spent in blocks if compiles(path[-1])) > found.lost:
         return said, "Keep shapes fixed, and let the compiler keep what it has made (jax_compilation_cache_dir, say)."

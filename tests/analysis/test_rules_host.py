@@ -196,7 +196,7 @@ def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
     assert [one.kind for one in findings(loop.session()) if one.share] == kinds
 
 
-def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
+def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader", loader="DataLoader"):
     """Training that waits before some steps, in a block: ``waits`` gives milliseconds by the step's number."""
     loop, blocks = Loop(), []
     for step in range(steps):
@@ -204,7 +204,7 @@ def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
         start, known = loop.at, {"torch.loader.workers": workers, "torch.loader.batch": step % epoch}
         loop.at += waits(step) * MS
         blocks += [
-            block(["DataLoader"], start, loop.at if name == "DataLoader" else start + US, attributes=known),
+            block([loader], start, loop.at if name == "DataLoader" else start + US, attributes=known),
             *([block([name], start + US, loop.at)] if name not in ("", "DataLoader") else []),
         ]
         loop.copy("cpu_to_gpu", 1 << 24, MS)
@@ -229,6 +229,11 @@ def test_of_a_loader_that_cannot_keep_up_it_says_so_and_how_many_workers_there_a
     assert every_step.kind == "starved"
     assert "The DataLoader has no workers, so the main thread makes each batch." in every_step.evidence
     assert every_step.fix.startswith("Use workers (DataLoader's num_workers)")
+
+
+def test_a_range_of_torch_s_own_profiler_is_a_loader_too():
+    found = loading(lambda step: 60 * (step % 4 == 3), loader="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")
+    assert (found.kind, found.where) == ("starved", "DataLoader")
 
 
 def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
