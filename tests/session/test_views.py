@@ -63,7 +63,7 @@ def test_the_timeline_has_everything_in_order_and_the_empty_times_between(run):
     (device,) = (time for time in run.once(Facts).times)
     empty = [span for span in spans if span.kind == "empty"]
     assert sum(span.duration_ns for span in empty) == device.last_ns - device.first_ns - device.busy_ns
-    assert {span.name for span in empty} <= {"launch", "synchronising", "host", "new", "allocation", "none"}
+    assert {span.name for span in empty} <= {"launch", "synchronising", "host", "new", "allocation", "graph", "none"}
 
 
 def test_a_session_is_analysed_once(run):
