@@ -19,8 +19,9 @@ from .._decode.batch import Batch
 from .._decode.record import unpack
 from .._decode.walk import batches
 from .._records.protocols import Wait
-from .._runtime import threads
+from .._runtime import log, threads
 from .._runtime.clock import now_ns
+from .._runtime.text import terminal
 
 _NAMES = {
     layouts.CONCURRENT_KERNEL: "kernel",
@@ -32,6 +33,7 @@ MOST_HANGS = 10
 #: That work waits for another process, where no setting says after how long a hang is one: saving a checkpoint may take
 #: as long on one rank, so it is told, and nothing else is done.
 WAIT_S, LOOK_S = 30.0, 1.0
+SAID = 3  # of them, that each process of a run tells on the terminal
 MOST_STREAMS = 500  # those with the newest work; a program may make a new stream for each request
 _MOST_THREADS = 200
 _MOST_FRAMES = 60
@@ -179,8 +181,9 @@ class WaitWatch:
         self._again = now + min(LOOK_S, self.after_s / 2)
         return True
 
-    def look(self, waits: Iterable[Wait]) -> list[dict[str, Any]]:
-        """The evidence of those that are new; what others have found before is told to have ended, if it has."""
+    def look(self, waits: Iterable[Wait], on_terminal: bool = False) -> list[dict[str, Any]]:
+        """The evidence of those that are new, which are told: the first ones also ``on_terminal``, since each of many
+        ranks may have many. What was found before is told to have ended, if it has."""
         lasting = {wait.key: wait for wait in waits}
         for key in self._lasting.keys() - lasting.keys():
             self._lasting.pop(key)["ended_ns"] = now_ns()
@@ -199,7 +202,21 @@ class WaitWatch:
                 }
                 self.found.append(found)
                 new.append(found)
+                log.once(f"wait {wait.text}", "%s", wait.text)
+                if on_terminal and len(self.found) <= SAID:
+                    _say(wait.text)
         return new
+
+
+def _say(text: str) -> None:
+    """One line for who looks at the terminal of a run while it hangs."""
+    stderr = sys.__stderr__
+    try:
+        if stderr is not None:
+            stderr.write(terminal(f"gpusense: {text}\n"))
+            stderr.flush()
+    except (OSError, ValueError):  # the program has closed it
+        pass
 
 
 def _order(work: dict[str, Any]) -> int:

@@ -34,8 +34,6 @@ from .._attribution.boundaries import (
 from .._attribution.open_blocks import LAST_ID, end_frames, next_token
 from .._decode.walk import restamped
 from .._records.counter_samples import CounterColumns, CounterTable
-from .._records.device_identity import same
-from .._records.protocols import Wait
 from .._records.records import (
     BLOCK_TIMES,
     BLOCKS,
@@ -46,7 +44,6 @@ from .._records.records import (
     DeviceInfo,
     Path,
     Record,
-    Unavailable,
     UnseenInterval,
 )
 from .._runtime import log, threads
@@ -54,7 +51,6 @@ from .._runtime.clock import SESSION, now_ns
 from .._runtime.config import Settings
 from .._runtime.errors import wants_room
 from .._runtime.interrupts import is_the_programs
-from .._runtime.text import terminal
 from . import identity
 from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
@@ -63,6 +59,7 @@ from .hang import HangWatch, WaitWatch
 from .live_store import LiveStore
 from .losses import Losses
 from .sinks import LONGEST_WAIT_S, Sinks
+from .sources import Sources
 from .store import Results, Store
 from .thread_names import ThreadNames
 from .worker import FIRST_WAIT_S, Pauses
@@ -83,7 +80,6 @@ RETURN_WAIT_S = 0.2  # the same for each new beginning, or their work would come
 EVENTS_AT_ONCE = 64  # without a pause
 #: That a cycle waits for another thread which is in a sink.
 SINK_WAIT_S = 0.5
-SAID = 3  # waits for other processes that each process of a run tells on the terminal
 FOLLOW_S = 0.5  # for the thread that looks after capture; then that one follows by itself
 #: Settings for which capture has to begin anew.
 _OF_CAPTURE = ("kinds", "buffer_size", "buffers", "line_packages")
@@ -135,9 +131,7 @@ class Recorder:
         self.begun: Callable[[], object] | None = None  # to do once capture runs, on gpusense's thread
         self.looks_for_graphs = False  # ``store.launches.graphs`` is to say whether there were any
         self.events: deque[Any] = deque()
-        #: What else records here: ``name``, ``flush(timeout_s)``, ``status()``, and ``cpu_ns`` of a thread of its own.
-        self.sources: tuple[Any, ...] = ()
-        self.absent_sources: dict[str, Unavailable] = {}  # what might record here besides, and why it does not
+        self.sources = Sources(lambda: self.owner.on_own_thread())
         self.sinks = Sinks()
         self.clock = SESSION
         self.thread_names, self.cpu_time = ThreadNames(), CpuTime()
@@ -171,6 +165,7 @@ class Recorder:
         self._unread = ""  # why the last reading was not done
         self._losses = Losses(self.start_ns)
         self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
+        self.counted: dict[int, CounterColumns] = {}  # device → the last samples of hardware counters, half a second
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
@@ -568,7 +563,7 @@ class Recorder:
     def _pause_capture(self) -> None:
         if not self._budget.outside:
             self._budget.switch(True, self.capture)
-        self._flush_sources(0.5)
+        self.sources.flush(0.5)
         self._read_all(monotonic() + 0.5)
         with self._attaching:
             outside = self._budget.outside
@@ -599,7 +594,7 @@ class Recorder:
 
     def end_capture(self) -> None:
         """Capture ends for good. Asks others, sources and CUPTI, and may hang where they do."""
-        self._flush_sources(1.0, last=True)
+        self.sources.flush(1.0, last=True)
         capture = self.capture
         with self._attaching:
             if capture is not None and capture.waiting and self._end_ns is None:
@@ -673,6 +668,7 @@ class Recorder:
         """Samples of hardware counters that follow those of their device so far. Any thread of gpusense."""
         with self._lock:
             if self._end_ns is None:
+                self.counted[columns.device] = columns
                 self.store.counter_samples(columns)
 
     # --- cycles -----------------------------------------------------------------------------------------------------
@@ -795,23 +791,13 @@ class Recorder:
 
     def _look_for_waits(self) -> None:
         """What the work of sources waits for in other processes."""
-        if not self.sources or not self._waits.due():
+        if not self._waits.due():
             return
-        waits: list[Wait] = []
-        longer_ns = round(self._waits.after_s * 1e9)
-
-        def ask(source: Any) -> None:
-            if hasattr(source, "waits"):
-                waits.extend(source.waits(longer_ns))
-
-        self._of_sources(ask)
-        new, flight = self._waits.look(waits), self._flight
+        waits = self.sources.waits(round(self._waits.after_s * 1e9))
+        new = self._waits.look(waits, on_terminal="run" in self.facts)
         for found in new:
-            log.once(f"wait {found['text']}", "%s", found["text"])
-            if "run" in self.facts and found in self._waits.found[:SAID]:  # many ranks may have many each
-                _say(found["text"])
-            if flight is not None:
-                flight.hangs(found["noticed_ns"], found["text"])
+            if self._flight is not None:
+                self._flight.hangs(found["noticed_ns"], found["text"])
         if new:
             self._keep_evidence()
 
@@ -890,16 +876,12 @@ class Recorder:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """Those of CUDA, then those that other sources' records name; a card that both name once."""
         found = list(self.capture.devices()) if self.capture is not None else []
-        for source in self.sources:
-            for device in source.used_devices() if hasattr(source, "used_devices") else ():
-                if not any(same(device, known) for known in found):
-                    found.append(device)
-        return tuple(found)
+        return (*found, *self.sources.devices_beside(found))
 
     def status(self) -> dict[str, Any]:
         capture = self.capture
         found = capture.status() if capture is not None else self._without_capture()
-        return {**found, **self._attribution(), **self._flight_status(), **self._without()}
+        return {**found, **self._attribution(), **self._flight_status(), **self.sources.why_absent()}
 
     def _without_capture(self) -> dict[str, Any]:
         if self.block_times is None:
@@ -950,7 +932,7 @@ class Recorder:
         if self._get_ident() in self._inside:
             return False
         deadline = monotonic() + min(timeout_s, LONGEST_WAIT_S)
-        flushed = self._flush_sources(timeout_s)
+        flushed = self.sources.flush(timeout_s)
         read = self._ask(lambda: self._read_all(deadline), max(LEAST_S, deadline - monotonic()), False)
         return self.sinks.wait(max(0.0, deadline - monotonic())) and read and flushed
 
@@ -1015,25 +997,6 @@ class Recorder:
                 then()
 
         return errand
-
-    def _flush_sources(self, timeout_s: float, last: bool = False) -> bool:
-        read: list[bool] = []
-
-        def flush(source: Any) -> None:
-            read.append((getattr(source, "end", source.flush) if last else source.flush)(timeout_s))
-
-        self._of_sources(flush)
-        return all(read)
-
-    def _of_sources(self, ask: Callable[[Any], None]) -> None:
-        for source in self.sources:
-            try:
-                ask(source)
-            except BaseException as error:  # noqa: PERF203 - a source never reaches the program
-                if is_the_programs(error) and not self.owner.on_own_thread():
-                    raise
-                self.sources = tuple(known for known in self.sources if known is not source)
-                log.exception(f"source {source!r}", "a source raised and was removed")
 
     def settle(self, block: Any, timeout_s: float) -> bool:
         """Everything launched inside ``block`` has finished and been read."""
@@ -1132,16 +1095,12 @@ class Recorder:
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
             **self._hangs(),
-            "sources": {
-                **self._without(),
-                **{source.name: source.status() for source in self.sources},
-                **self._manual(),
-            },
+            "sources": {**self.sources.status(), **self._manual()},
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
                 "thread_s": self.spent_s,
-                **{f"{source.name}_cpu_ns": source.cpu_ns for source in self.sources if hasattr(source, "cpu_ns")},
+                **self.sources.cpu_ns(),
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
             },
         }
@@ -1150,23 +1109,13 @@ class Recorder:
         found = [*(self._hang.found if self._hang is not None else ()), *self._waits.found]
         return {"hang": found} if found else {}
 
-    def _without(self) -> dict[str, Any]:
-        return {name: {"reason": why.reason, "hint": why.hint} for name, why in self.absent_sources.items()}
-
     def _manual(self) -> dict[str, Any]:
         ignored = self.owner.ignored()
         return {"manual": {"ignored": ignored}} if ignored else {}
 
     def of_old(self) -> list[Record]:
         """What sources tell of the time before a dump, and of what is under way."""
-        found: list[Record] = []
-
-        def ask(source: Any) -> None:
-            if hasattr(source, "last"):
-                found.extend(source.last())
-
-        self._of_sources(ask)
-        return found
+        return self.sources.last()
 
     def samples(self) -> list[Any]:
         """Device metrics of this session so far, from the monitor that runs in this process."""
@@ -1274,15 +1223,4 @@ class Recorder:
         if self._flight is not None:
             self._flight.signal.forget_in_child()
             self._flight = None
-        self.sources = ()
-
-
-def _say(text: str) -> None:
-    """One line for who looks at the terminal of a run while it hangs."""
-    stderr = sys.__stderr__
-    try:
-        if stderr is not None:
-            stderr.write(terminal(f"gpusense: {text}\n"))
-            stderr.flush()
-    except (OSError, ValueError):  # the program has closed it
-        pass
+        self.sources.forget()

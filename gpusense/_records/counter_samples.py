@@ -74,8 +74,13 @@ class CounterColumns:
         return found
 
     def ordered(self) -> "CounterColumns":
-        """By their start."""
-        order = sorted(range(len(self.start)), key=self.start.__getitem__)
+        """By their start, those left out that begin before the end of one: a device is sampled once at a time, so they
+        are the same ones from another file."""
+        order, last = list[int](), -(1 << 63)
+        for row in sorted(range(len(self.start)), key=self.start.__getitem__):
+            if self.start[row] >= last:
+                order.append(row)
+                last = self.end[row]
         found = CounterColumns(self.device, self.fields)
         found.start, found.end = (array("q", map(column.__getitem__, order)) for column in (self.start, self.end))
         found.values = tuple(array("f", map(column.__getitem__, order)) for column in self.values)
@@ -158,20 +163,21 @@ class CounterTable:
         known = self._parts.get(key)
         if known is None:
             known = self._parts[key] = CounterColumns(*key)
-        follows = not len(known) or not len(columns) or columns.start[0] >= known.start[-1]
+        follows = not len(known) or not len(columns) or columns.start[0] >= known.end[-1]
         known.extend(columns)
-        if not follows:  # of two processes, one after the other
+        if not follows:  # of two processes one after the other, or of one twice
             known = self._parts[key] = known.ordered()
         if self.most is not None and len(known) > self.most:
             self._parts[key] = known.coarser()
 
-    def since(self, start_ns: int) -> "CounterTable":
-        """Those that begin at ``start_ns`` or later."""
+    def since(self, start_ns: int, until_ns: int | None = None) -> "CounterTable":
+        """Those that begin at ``start_ns`` or later, and before ``until_ns`` where that is given."""
         found = CounterTable(self.most)
         for part in self.parts():
             first = bisect_left(part.start, start_ns)
-            if first < len(part):
-                found.add(part.between(first, len(part)))
+            last = len(part) if until_ns is None else bisect_left(part.start, until_ns)
+            if first < last:
+                found.add(part.between(first, last))
         return found
 
 

@@ -13,23 +13,23 @@ class CounterSample(NamedTuple):
     Shares are in percent of what the unit could have done in the interval, all units of the device together.
     """
 
-    device: int
-    start_ns: int  # the session's clock
-    end_ns: int
-    graphics_engine_percent: float | None = None  # any compute or graphics work resident
-    sm_active_percent: float | None = None  # multiprocessors with a warp resident
-    sm_occupancy_percent: float | None = None  # warps resident
-    tensor_percent: float | None = None  # cycles in which the tensor pipe worked
-    dram_read_bytes: float | None = None
-    dram_write_bytes: float | None = None
-    l2_bytes: float | None = None
-    pcie_rx_bytes: float | None = None  # towards the device
-    pcie_tx_bytes: float | None = None
-    nvlink_rx_bytes: float | None = None
-    nvlink_tx_bytes: float | None = None
-    copy_engine_percent: float | None = None  # the first of them; of older chips any
-    dispatches: float | None = None  # kernels begun
-    sm_clock_mhz: float | None = None
+    device: int  # CUDA ordinal
+    start_ns: int  # when it begins, by the session's clock
+    end_ns: int  # when it ends
+    graphics_engine_percent: float | None = None  # of the time: a kernel ran, or was being launched
+    sm_active_percent: float | None = None  # of the multiprocessors' time: a warp was resident
+    sm_occupancy_percent: float | None = None  # of the warps that multiprocessors can hold: resident
+    tensor_percent: float | None = None  # of the tensor pipes' cycles: they worked
+    dram_read_bytes: float | None = None  # from the device's memory
+    dram_write_bytes: float | None = None  # to the device's memory
+    l2_bytes: float | None = None  # through the L2 cache, in both directions
+    pcie_rx_bytes: float | None = None  # over PCIe towards the device, with what the protocol adds
+    pcie_tx_bytes: float | None = None  # over PCIe from the device
+    nvlink_rx_bytes: float | None = None  # over all NVLinks towards the device
+    nvlink_tx_bytes: float | None = None  # over all NVLinks from the device
+    copy_engine_percent: float | None = None  # of the time: the first copy engine worked; of older chips any of them
+    dispatches: float | None = None  # kernels that began
+    sm_clock_mhz: float | None = None  # of the multiprocessors
 
 
 class BlockCounters(NamedTuple):

@@ -229,8 +229,7 @@ def _counters(value: Any) -> str | None:
     rate = sampling_rate(word)
     if rate is None or not RATES_HZ[0] <= rate <= RATES_HZ[1]:
         raise ConfigurationError(
-            f"counters must be True, False, a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz or 'exact', "
-            f"not {value!r}"
+            f"counters must be on, off, exact or a rate from {RATES_HZ[0]}Hz to {RATES_HZ[1] // 1000}kHz, not {value!r}"
         )
     return f"{rate / 1000:g}kHz" if rate >= 1000 else f"{rate:g}Hz"
 

@@ -296,9 +296,8 @@ class Blocks:
         else:
             parent = block.parent_id = outer.block_id
             block.path = (*outer.path, name)
-            recorded = outer.recorded
-            if recorded and (self._crowded or not number % _LOOK_EVERY):
-                recorded = self._has_room()
+            has_room = not self._crowded and number % _LOOK_EVERY
+            recorded = outer.recorded and bool(has_room or self._has_room())
         if not recorded:
             block.start_ns = time_ns()
             return
@@ -309,8 +308,11 @@ class Blocks:
         now = block.start_ns = time_ns()
         block.recorded = True
         self._boundary(OPEN, number, parent, thread, now, name)
-        if self._listeners:
-            self._tell("block_opened", block)
+        for listener in self._listeners:
+            try:
+                listener.block_opened(block)
+            except Exception as error:  # noqa: BLE001, PERF203 - a listener never reaches the program
+                self._raised(listener, error)
 
     def end(self, block: Block) -> None:
         """A recorded block has been closed; it may be on another thread than its own."""
@@ -336,8 +338,11 @@ class Blocks:
         block.end_ns = end
         attributes = None
         try:
-            if self._listeners:
-                self._tell("block_closed", block)
+            for listener in self._listeners:
+                try:
+                    listener.block_closed(block)
+                except Exception as error:  # noqa: BLE001, PERF203 - as in begin
+                    self._raised(listener, error)
             if block.attributes is not None:
                 attributes = _owned(block.attributes)
         finally:
@@ -375,9 +380,6 @@ class Blocks:
         """Whether a block outside all others is recorded. Its thread is followed to its end from then on."""
         if not hasattr(self._each_thread, "end"):
             self._follow(thread)
-        return self._sample()
-
-    def _sample(self) -> bool:
         if len(self.recorder.events) > MAX_WAITING:
             return self._has_room()
         rate = self.config.sample_rate
@@ -544,6 +546,7 @@ class Blocks:
 
     def _follow(self, thread: int) -> None:
         """The calling thread opened a block outside all others for the first time."""
+        self.recorder.thread_names.look(thread)  # it may be gone before the next look at all
         if not threads.ends_with_python():
             self._each_thread.end = None
             return
@@ -582,15 +585,11 @@ class Blocks:
         """Calls ``listener`` no more."""
         self._listeners = tuple(known for known in self._listeners if known is not listener)
 
-    def _tell(self, method: str, block: Block) -> None:
-        for listener in self._listeners:
-            try:
-                getattr(listener, method)(block)
-            except Exception as error:  # noqa: PERF203 - a listener never reaches the program
-                if is_the_programs(error):
-                    raise
-                self.remove_block_listener(listener)
-                log.exception(f"listener {listener!r}", "a block listener raised and was removed")
+    def _raised(self, listener: Any, error: Exception) -> None:
+        if is_the_programs(error):
+            raise error
+        self.remove_block_listener(listener)
+        log.exception(f"listener {listener!r}", "a block listener raised and was removed")
 
 
 def _failed_in_us(error: BaseException) -> bool:

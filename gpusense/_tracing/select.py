@@ -211,7 +211,7 @@ class Control:
                 raise
         self._sinks.extend(fresh)
         self._follow(resolved)
-        return resolved
+        return resolved if self.live is None else resolved._replace(kernels=self.live.config.kernels)
 
     def _follow(self, resolved: Settings) -> None:
         """The live tracer goes on with the new settings and keeps what it has; without one, one may be made now."""
@@ -394,10 +394,13 @@ def _follows() -> bool:
 
 def time_blocks(tracer: Any) -> None:
     """The device times the blocks of ``tracer`` from now on, by events at their ends."""
+    from .._attribution.boundaries import RECORD
     from ..backends.block_times.source import BlockTimes
 
-    times = tracer.recorder.block_times = BlockTimes()
-    tracer.add_source(times)
+    recorder = tracer.recorder
+    times = recorder.block_times = BlockTimes()
+    times.start(lambda records: recorder.events.extend([(RECORD, record) for record in records]))
+    recorder.sources.add(times)
     tracer.add_block_listener(times)
     tracer.add_watcher(times.poll)
 

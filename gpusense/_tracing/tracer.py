@@ -150,7 +150,8 @@ class Tracer(Blocks, ManualRecords, Results):
             from ..backends.cupti.counters.source import CounterSource
 
             recorder = self.recorder
-            recorder.sources = tuple(source for source in recorder.sources if source.name != CounterSource.name)
+            for before in [source for source in recorder.sources if source.name == CounterSource.name]:
+                recorder.sources.remove(before)
             self._counters = CounterSource(
                 wanted,
                 recorder.take_counters,
@@ -196,13 +197,13 @@ class Tracer(Blocks, ManualRecords, Results):
             start = getattr(source, "start", None)
             if start is not None:
                 start(self.record)
-            self.recorder.sources = (*self.recorder.sources, source)
+            self.recorder.sources.add(source)
 
     def remove_source(self, source: Any) -> None:
         """Takes nothing from ``source`` and asks it nothing from now on."""
         if source in self.recorder.sources and hasattr(source, "stop"):
             source.stop()
-        self.recorder.sources = tuple(known for known in self.recorder.sources if known is not source)
+        self.recorder.sources.remove(source)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
         """``watcher()`` on gpusense's thread, about every 0.1 s, until it gives True or raises."""
@@ -256,9 +257,12 @@ class Tracer(Blocks, ManualRecords, Results):
         return self._control.detach(without_graphs) if self._control is not None else None
 
     def reconfigure(self, settings: Settings) -> None:
-        """Goes on under other settings; what was recorded stays."""
-        if settings.kernels != self.config.kernels:
-            log.once("kernels", "kernels=%r has no effect: recording has begun", settings.kernels)
+        """Goes on under other settings; what was recorded stays. ``config`` has those that are in force."""
+        now = self.config.kernels
+        if settings.kernels != now:
+            text = "recording has begun with kernels=%r and goes on so; kernels=%r takes hold when it begins next"
+            log.once(f"kernels {settings.kernels}", text, now, settings.kernels)
+            settings = settings._replace(kernels=now)
         self.config = settings
         self.recorder.reconfigure(settings)
         self.follow_tasks()

@@ -10,9 +10,6 @@ from .intervals import Interval
 from .peaks import peaks
 from .sampled import sampled
 
-#: A stretch shorter than so many samples lies in none of them alone.
-_WHOLE = 2
-
 
 class Activity(NamedTuple):
     """Shares 0…1 of the whole time that was asked for; None is what was not counted."""
@@ -28,19 +25,13 @@ def activity(session: Session, device: int | None, spans: Sequence[Interval]) ->
     return counted(session, device, spans) or _monitored(session, device, spans)
 
 
-def counted(session: Session, device: int | None, spans: Sequence[Interval], apart: bool = False) -> Activity | None:
-    """By samples of counters alone. ``apart``: what lies between the spans is something else, so that those count that
-    are long enough for samples of their own."""
+def counted(session: Session, device: int | None, spans: Sequence[Interval]) -> Activity | None:
+    """By samples of counters alone; None where they do not say enough of these spans alone."""
     integral = session.once(integrals).get(device if device is not None else -1)
-    if integral is None:
+    own = integral.own(spans) if integral is not None else ""
+    if integral is None or isinstance(own, str):
         return None
-    columns = integral.columns
-    if apart and len(columns):
-        usual = (columns.end[-1] - columns.start[0]) / len(columns)
-        spans = [(start, end) for start, end in spans if end - start >= _WHOLE * usual]
-    spent, count, values = integral.over(spans)
-    if count < LEAST_SAMPLES or not spent:
-        return None
+    spent, _, values = integral.over(own)
     rate = None
     if "dram_read_bytes" in values and "dram_write_bytes" in values:
         rate = (values["dram_read_bytes"] + values["dram_write_bytes"]) * 1e9 / spent

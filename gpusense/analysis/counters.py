@@ -1,28 +1,38 @@
 """What the chip did inside each block: samples of hardware counters, over the time in which a device did its work.
 
 A sample knows of no block. The device does work of a block from the first piece of it to the last, before it does that
-of another one. Samples that lie at an edge count in proportion. Where two blocks, or two processes, have work on a
-device at the same time, the counters are of both, and that is said.
+of another one of the same process. A sample at an edge is of the neighbour, too, and nobody knows how much of it. Where
+that could change a share by two points at most, it counts in proportion. Where it could change more, only samples count
+that lie wholly in one pass, if there are enough. Else nothing is shown, and why. Where two blocks, or two processes,
+have work on a device at the same time, the counters are of both, and that is said.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import nan
-from operator import sub
 from statistics import median
 from typing import Any, NamedTuple
 
 from .._records.counter_samples import AVERAGES, CounterColumns
 from .._records.device_identity import device_of
 from .._records.records import KINDS, BlockRecord, Path
+from .._records.work import WorkTable
+from .._runtime.text import count_text, time_text
 from ..session import Session
 from .facts import Facts
 from .peaks import peaks
 from .sampled import sampled
+from .sampling import Sampling, sampled_columns, samplings, told_error_ns, usual_ns
 
-#: Fewer samples than this in all passes of a block say nothing of it.
+#: Fewer samples than this say nothing of a block.
 LEAST_SAMPLES = 5
+#: By so much of the whole a share may be wrong at most because of samples at edges, for these to count.
+MOST_UNSURE = 0.02
+#: Where they do not, the others must be of so much of the time in which the block was sampled.
+LEAST_SHARE = 0.5
+#: Rates that may be asked for instead, and what they are in samples a second.
+_RATES = {"1kHz": 1_000, "2kHz": 2_000, "5kHz": 5_000, "10kHz": 10_000, "20kHz": 20_000}
 #: Of the time of a block, from which on work of others beside it is told.
 SHARED = 0.02
 #: Around kernels that are compared with samples, at least; and how many such comparisons make up for one another.
@@ -36,14 +46,14 @@ class BlockShares(NamedTuple):
     """The counters of one path of blocks on one device, all its passes together, with the blocks inside.
 
     Shares are in percent of what the units of the whole device could have done in this time. What was not measured is
-    None.
+    None; where nothing of it can be told, :attr:`reason` says why.
     """
 
     path: Path  # (): all work of the device
-    device: int
-    samples: float  # that lie in its time, in part too
-    sampled_ns: int  # of :attr:`device_ns`
-    device_ns: int  # in which the device did its work, pauses inside included
+    device: int  # CUDA ordinal
+    samples: float  # that are of it, in part too
+    sampled_ns: int  # the time of these, of ``device_ns``
+    device_ns: int  # from the first to the last of its work on the device, pauses inside included
     by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
     shared: tuple[str, ...] = ()  # whose work is in it, too
     graphics_engine_percent: float | None = None
@@ -62,6 +72,7 @@ class BlockShares(NamedTuple):
     dispatches: float | None = None
     dram_peak_bytes_per_s: float | None = None  # what the device can move at most
     moved_ns: int | None = None  # samples were moved back so far, to agree with the records of the device's kernels
+    reason: str | None = None  # why nothing is told of it
 
     def per_second(self, *fields: str) -> float | None:
         """Of the amounts in these fields together; None where one was not measured."""
@@ -82,12 +93,24 @@ class BlockShares(NamedTuple):
         return None if rate is None or not peak else 100 * rate / peak
 
 
+class Sum(NamedTuple):
+    """What samples say of some time."""
+
+    ns: int = 0  # that was sampled
+    samples: float = 0.0
+    values: dict[str, float] = {}  # noqa: RUF012 - of each field; never changed
+
+
+_Place = tuple[int, float, int, float]  # the sample it begins in, and how much of that lies before; the same of its end
+
+
 class Integral:
     """Sums over time of a device's samples, so that a question of any stretch takes two look-ups."""
 
-    def __init__(self, columns: CounterColumns, late_ns: int | None = None) -> None:
-        """``late_ns``: by how much the times of the samples are too late, where that is known."""
-        self.columns, self.late_ns = columns, late_ns
+    def __init__(self, columns: CounterColumns, late_ns: int | None = None, error_ns: int | None = None) -> None:
+        """``late_ns``: by how much the times of the samples are too late, and ``error_ns`` how far from the true ones
+        they may be then; None where that is not known."""
+        self.columns, self.late_ns, self.error_ns = columns, late_ns, error_ns
         lengths = [end - start for start, end in zip(columns.start, columns.end, strict=True)]
         self._time = [0, *accumulate(lengths)]
         self._sums: dict[str, list[float]] = {}
@@ -103,8 +126,58 @@ class Integral:
         """Those that have a value in some sample."""
         return list(self._sums)
 
-    def _places(self, stretches: Iterable[Stretch]) -> list[tuple[int, float, int, float]]:
-        """For each stretch the sample it begins in, and how much of that lies before it; the same for its end."""
+    def over(self, stretches: Iterable[Stretch]) -> Sum:
+        """All of their time; samples at an edge count in proportion."""
+        return self._sum(self._places(stretches))
+
+    def own(self, stretches: Iterable[Stretch]) -> list[Stretch] | str:
+        """Of these stretches the parts that samples tell of, and of nothing beside them; or why they do not.
+
+        A sample at an edge may have counted the neighbour's work alone, and so may one as near as the clock's error.
+        """
+        passes = list(stretches)
+        places = self._places(passes)
+        seen_ns, seen = self._amount(places)
+        if seen < LEAST_SAMPLES:
+            return f"only {count_text(int(seen), 'sample')} in its time" if seen >= 1 else "no sample in its time"
+        if self._unsure_ns(places) <= MOST_UNSURE * seen_ns:
+            return passes
+        whole = self._whole(passes)
+        own_ns, own = self._amount(self._places(whole))
+        if own >= LEAST_SAMPLES and own_ns >= LEAST_SHARE * seen_ns:
+            return whole
+        return self._too_short(sorted(end - start for start, end in passes), seen_ns / seen)
+
+    def _whole(self, stretches: list[Stretch]) -> list[Stretch]:
+        """From the first to the last sample that lies in each of them, wherever the clock's error puts it."""
+        starts, ends = self.columns.start, self.columns.end
+        late, error = self.late_ns or 0, self.error_ns or 0
+        rows = (
+            (bisect_left(starts, first + late + error), bisect_right(ends, last + late - error) - 1)
+            for first, last in stretches
+        )
+        return [(starts[first] - late, ends[last] - late) for first, last in rows if first <= last]
+
+    def _unsure_ns(self, places: list[_Place]) -> float:
+        """Time that at most is counted for the wrong side of an edge: of a sample that lies half in it, a quarter."""
+        columns, found = self.columns, 2.0 * (self.error_ns or 0) * len(places)
+        for row, part, last, last_part in places:
+            inner = ((row, last_part - part),) if row == last else ((row, 1 - part), (last, last_part))
+            found += sum(share * (1 - share) * (columns.end[at] - columns.start[at]) for at, share in inner)
+        return found
+
+    def _too_short(self, passes: list[int], interval_ns: float) -> str:
+        usual, error = passes[len(passes) // 2], self.error_ns or 0
+        for rate, hertz in _RATES.items():
+            inner = usual - 2 * error - 1e9 / hertz  # in which whole samples lie, on an average
+            if inner >= LEAST_SHARE * usual and inner * len(passes) * hertz >= LEAST_SAMPLES * 1e9:
+                hint = f"ask for --counters={rate}"
+                break
+        else:
+            hint = "measure() counts them exactly"
+        return f"passes of {time_text(usual)} hold too few samples of {time_text(interval_ns)}: {hint}"
+
+    def _places(self, stretches: Iterable[Stretch]) -> list[_Place]:
         starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
 
         def place(time: int) -> tuple[int, float]:
@@ -114,49 +187,55 @@ class Integral:
                 return 0, 0.0
             return row, min(1.0, (time - starts[row]) / max(1, ends[row] - starts[row]))
 
-        return [(*place(first), *place(last)) for first, last in stretches]
+        return [(*place(first), *place(last)) for first, last in stretches] if len(starts) else []
 
-    def over(self, stretches: Iterable[Stretch]) -> tuple[int, float, dict[str, float]]:
-        """Nanoseconds that were sampled, how many samples lie in them, and the value of each field."""
-        places = self._places(stretches)
-        if not len(self.columns):
-            return 0, 0.0, {}
+    def _amount(self, places: list[_Place]) -> tuple[float, float]:
+        """Nanoseconds that were sampled, and in how many samples."""
+        return _total(self._time, places), sum(last + last_part - row - part for row, part, last, last_part in places)
 
-        def total(sums: "list[int] | list[float]") -> float:
-            found = 0.0
-            for row, part, last, last_part in places:
-                found += sums[last] - sums[row]
-                found += (sums[last + 1] - sums[last]) * last_part - (sums[row + 1] - sums[row]) * part
-            return found
-
-        spent = total(self._time)
-        count = sum(last + last_part - row - part for row, part, last, last_part in places)
+    def _sum(self, places: list[_Place]) -> Sum:
+        spent, count = self._amount(places)
         if spent <= 0:
-            return 0, 0.0, {}
-        values = {field: total(sums) for field, sums in self._sums.items()}
+            return Sum()
+        values = {field: _total(sums, places) for field, sums in self._sums.items()}
         averaged = {field: value / spent if field in AVERAGES else value for field, value in values.items()}
-        return round(spent), count, averaged
+        return Sum(round(spent), count, averaged)
+
+
+def _total(sums: "list[int] | list[float]", places: list[_Place]) -> float:
+    found = 0.0
+    for row, part, last, last_part in places:
+        found += sums[last] - sums[row]
+        found += (sums[last + 1] - sums[last]) * last_part - (sums[row + 1] - sums[row]) * part
+    return found
 
 
 def integrals(session: Session) -> dict[int, Integral]:
-    """One a device; of one whose fields have changed, that with the most samples."""
-    found: dict[int, CounterColumns] = {}
-    for part in session.counter_samples.parts():
-        if part.device not in found or len(part) > len(found[part.device]):
-            found[part.device] = part
-    return {device: Integral(part, late_ns(session, part)) for device, part in found.items()}
+    """One a device that was sampled."""
+    return {device: Integral(part, *_clock(session, part)) for device, part in sampled_columns(session).items()}
 
 
-def late_ns(session: Session, columns: CounterColumns) -> int | None:
-    """By how much samples are later than the kernels that they are of; None where that cannot be told.
+def samplings_moved(session: Session) -> list[Sampling]:
+    """One a device that was sampled, with its clock as the device's work shows it, where it does."""
+    clocks = session.once(integrals)
+    return [
+        one._replace(clock_error_ns=clocks[one.device].error_ns, moved_ns=clocks[one.device].late_ns)
+        for one in samplings(session)
+    ]
+
+
+def _clock(session: Session, columns: CounterColumns) -> tuple[int | None, int | None]:
+    """By how much samples are later than the kernels that they are of, and the error of that; where it cannot be told
+    None, and the error that the sampler told.
 
     Kernels that the device did alone, with nothing before and behind, have a centre in time, and so have the counts of
-    the samples around them.
+    the samples around them. Half of them differ by less than the error.
     """
+    unmoved = None, told_error_ns(session, columns.device)
     busy = columns.column("graphics_engine_percent") or columns.column("sm_active_percent")
     if busy is None or not len(columns):
-        return None
-    usual = sorted(map(sub, columns.end, columns.start))[len(columns) // 2]
+        return unmoved
+    usual = usual_ns(columns)
     around = max(3 * usual, AROUND_NS)
     found = []
     for start, end, centre in _alone(session, columns.device, 2 * around):
@@ -171,10 +250,11 @@ def late_ns(session: Session, columns: CounterColumns) -> int | None:
         if len(found) == _MOST_CENTRES:
             break
     if len(found) < _LEAST_CENTRES:
-        return None
+        return unmoved
     late = median(found)
     spread = median(abs(one - late) for one in found)
-    return round(late) if spread < max(usual / 4, 100_000) and abs(late) < around / 2 else None
+    agree = spread < max(usual / 4, 100_000) and abs(late) < around / 2
+    return (round(late), round(spread)) if agree else unmoved
 
 
 def _alone(session: Session, device: int, pause_ns: int) -> Iterator[tuple[int, int, float]]:
@@ -199,21 +279,25 @@ def _alone(session: Session, device: int, pause_ns: int) -> Iterator[tuple[int, 
 
 
 def block_shares(session: Session) -> list[BlockShares]:
-    """A row for each path and device with samples enough, parents first; nothing where nothing was sampled."""
+    """A row for each path and device with work, parents first; nothing where nothing was sampled."""
     rows: list[BlockShares] = []
     for device, integral in session.once(integrals).items():
         stretches, by = device_stretches(session, device)
         card = device_of(session.devices, "cuda", device)
         peak = peaks(card).bytes_per_s if card is not None else None
         others = _others(session, device)
+        together = _together(stretches, session)
         for path, (spans, beside_ns) in stretches.items():
             spent = sum(last - first for first, last in spans)
-            sampled_ns, count, values = integral.over(spans)
-            if count < LEAST_SAMPLES:
+            own = integral.own(spans)
+            if isinstance(own, str):
+                rows.append(BlockShares(path, device, 0, 0, spent, by, reason=own))
                 continue
-            shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *others)
-            row = BlockShares(path, device, count, sampled_ns, spent, by, shared)
-            fields: dict[str, Any] = {**values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
+            found = integral.over(own)
+            beside = ("other processes",) if path[:1] in together else others
+            shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *beside)
+            row = BlockShares(path, device, found.samples, found.ns, spent, by, shared)
+            fields: dict[str, Any] = {**found.values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
             rows.append(row._replace(**fields))
     order = session.once(_places)
     return sorted(rows, key=lambda row: (row.device, order.get(row.path, 0)))
@@ -249,12 +333,31 @@ class _Run:
 
 
 def _by_work(session: Session, device: int) -> dict[Path, tuple[list[Stretch], int]]:
+    """By process, as if it were alone: of others the device's times are known in a merged session alone."""
+    work = session.once(Facts).work
+    kinds = {
+        number
+        for number, kind in enumerate(work.kinds)
+        if kind.device == device and kind.kind != "sync" and kind.timing == "device"
+    }
+    used = {path for kind, path in set(zip(work.kind, work.path, strict=True)) if kind in kinds}
+    if not session.meta.get("processes"):
+        return _runs(_turns(work, kinds, used), work.paths)
+    found: dict[Path, tuple[list[Stretch], int]] = {}
+    for root in sorted({work.paths[number][:1] for number in used}):
+        mine = {number for number in used if work.paths[number][:1] == root}
+        runs = _runs(_turns(work, kinds, mine), work.paths)
+        whole = [*found.get((), ([], 0))[0], *runs.pop(())[0]]
+        found |= {(): ([(min(whole)[0], max(end for _, end in whole))], 0), **runs}
+    return found
+
+
+def _runs(turns: Iterable[tuple[int, int, int]], paths: Sequence[Path]) -> dict[Path, tuple[list[Stretch], int]]:
     """Work in the order of its starts, in turns of one path each: a path goes on while the turns are inside it."""
     runs: dict[Path, _Run] = {}
     inside: dict[int, list[_Run]] = {}  # number of a path → itself and the paths around it
-    paths = session.once(Facts).work.paths
     before_end, before = 0, list[_Run]()
-    for turn, (number, start, end) in enumerate(_turns(session, device)):
+    for turn, (number, start, end) in enumerate(turns):
         mine = inside.get(number)
         if mine is None:
             path = paths[number]
@@ -275,17 +378,11 @@ def _by_work(session: Session, device: int) -> dict[Path, tuple[list[Stretch], i
     return {path: (run.spans, run.beside_ns) for path, run in runs.items()}
 
 
-def _turns(session: Session, device: int) -> Iterator[tuple[int, int, int]]:
+def _turns(work: WorkTable, kinds: Container[int], of: Container[int]) -> Iterator[tuple[int, int, int]]:
     """(number of the path, start, end) of work that follows one another in one path."""
-    work = session.once(Facts).work
-    mine = {
-        number
-        for number, kind in enumerate(work.kinds)
-        if kind.device == device and kind.kind != "sync" and kind.timing == "device"
-    }
     path, begin, last = -1, 0, 0
     for kind, place, start, end in zip(work.kind, work.path, work.start, work.end, strict=True):
-        if kind not in mine or start <= 0:  # 0: when it ran is not known
+        if kind not in kinds or place not in of or start <= 0:  # 0: when it ran is not known
             continue
         if place == path:
             last = max(last, end)
@@ -295,6 +392,18 @@ def _turns(session: Session, device: int) -> Iterator[tuple[int, int, int]]:
         path, begin, last = place, start, end
     if path >= 0:
         yield path, begin, last
+
+
+def _together(stretches: dict[Path, tuple[list[Stretch], int]], session: Session) -> set[Path]:
+    """The processes of a merged session that had work on the device at the same time as another one."""
+    roots = {path: spans for path, (spans, _) in stretches.items() if len(path) == 1}
+    times = {path: (spans[0][0], spans[-1][1]) for path, spans in roots.items()}
+    return {
+        path
+        for path, (start, end) in (times if session.meta.get("processes") else {}).items()
+        for other, (first, last) in times.items()
+        if other != path and min(end, last) - max(start, first) > SHARED * (end - start)
+    }
 
 
 def _by_records(session: Session, of: Callable[[Any], bool]) -> dict[Path, tuple[list[Stretch], int]]:
@@ -351,12 +460,12 @@ CHARTS = {
     "dram_read_bytes": ("DRAM read", "B/s"),
     "dram_write_bytes": ("DRAM written", "B/s"),
     "l2_bytes": ("L2", "B/s"),
-    "pcie_rx_bytes": ("PCIe to GPU, counted", "B/s"),
-    "pcie_tx_bytes": ("PCIe to host, counted", "B/s"),
+    "pcie_rx_bytes": ("PCIe to GPU", "B/s"),
+    "pcie_tx_bytes": ("PCIe to host", "B/s"),
     "nvlink_rx_bytes": ("NVLink received", "B/s"),
     "nvlink_tx_bytes": ("NVLink sent", "B/s"),
     "copy_engine_percent": ("Copy engine active", "%"),
-    "sm_clock_mhz": ("SM clock, counted", "MHz"),
+    "sm_clock_mhz": ("SM clock", "MHz"),
 }
 
 

@@ -105,8 +105,8 @@ def _counted(run: Session, most: int) -> Iterator[tuple[_Key, _Counted]]:
     for device, integral in run.once(integrals).items():
         stretches, _ = device_stretches(run, device)
         for row in shares:
-            if row.device == device:
-                spans = stretches[row.path][0]
+            spans = integral.own(stretches[row.path][0]) if row.device == device else ""
+            if not isinstance(spans, str):
                 means = _figures(integral, spans)
                 number = min(most, int(row.samples) // LEAST_SAMPLES)
                 parts = [_figures(integral, part) for part in _cut(spans, number)] if number >= CALLS else [means]

@@ -63,8 +63,9 @@ def _of(
 def _device(card: SampledCard, passes: dict[Path, list[Interval]]) -> DeviceEnergy:
     samples = card.samples
     curve, method = _counter(samples), "counter"
-    if curve is None:
-        curve, method = _power(samples), "power"
+    if curve is None or 2 * len(curve[1]) < len(samples):  # it is read more seldom, and says less of short times
+        drawn = _power(samples)
+        curve, method = (curve, method) if drawn is None else (drawn, "power")
     if curve is None:
         return DeviceEnergy(card.number, None, None, _why_not(samples), 0.0, (), card.text, card.worked)
     until, times = curve
@@ -88,10 +89,10 @@ def _counter(samples: list[GpuMetrics]) -> _Curve | None:
     """Energy so far by the driver's counter, straight between readings; None if absent or if it went backwards."""
     points = [(sample.time_ns, sample.power.energy_joules) for sample in samples]
     known = [(time, value) for time, value in points if value is not None]
+    # Samples between two readings repeat the last one.
+    known = known[:1] + [after for before, after in itertools.pairwise(known) if after[1] != before[1]]
     if len(known) < 2 or any(after[1] < before[1] for before, after in itertools.pairwise(known)):
         return None
-    if known[-1][1] == known[0][1]:
-        return None  # a counter that stands still is not one
     times, values = [time for time, _ in known], [value for _, value in known]
 
     def until(time: int) -> float:

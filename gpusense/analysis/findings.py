@@ -38,11 +38,12 @@ _NOTES = (
     "memory_full",
 )
 
+#: Of what is as grave the first one is said first: who did not come, before whose device hung.
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    *rules_ranks.RULES,
     *rules_data.RULES,
     *rules_host.RULES,
     *rules_device.RULES,
-    *rules_ranks.RULES,
 )
 
 

@@ -13,7 +13,7 @@ from .._records import lanes
 from .._records.records import LOADER, BlockRecord, Path
 from .._records.work import WorkTable
 from .._runtime.patterns import pattern
-from .._runtime.text import one_line
+from .._runtime.text import one_line, time_text
 from ..session import Session
 from .busy import window
 from .processes import processes_of
@@ -80,6 +80,11 @@ class Steps(NamedTuple):
         """The number of the step that ran at a moment."""
         place = bisect_right(self.starts, time_ns) - 1
         return place if place >= 0 and time_ns < self.ends[place] else None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Without the times of each, for a notebook."""
+        length, spread = time_text(self.median_ns), time_text(self.spread_ns)
+        printer.text(f"{self.number:,} × {one_line(self.name, 60)} of {length} (median, ± {spread})")
 
 
 class Program:

@@ -207,7 +207,8 @@ def alike_text(answer: Ranks) -> str:
     """ "Ranks 0 to 62 hardly differ; rank 63 is apart."; "" for a few ranks that all hardly differ."""
     groups = [[answer.ranks[at] for at in mine] for mine in answer.alike]
     if len(groups) < 2:
-        return f"All {len(answer.ranks)} ranks hardly differ." if len(answer.ranks) > 2 else ""
+        what = "ranks" if all(row.name.startswith("rank ") for row in answer.ranks) else "processes"
+        return f"All {len(answer.ranks)} {what} hardly differ." if len(answer.ranks) > 2 else ""
     large = [names_text(mine) for mine in groups if len(mine) > 1]
     rest = [mine[0] for mine in groups if len(mine) == 1]
     parts = [f"{name} hardly differ" for name in large]

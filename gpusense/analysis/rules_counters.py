@@ -94,7 +94,7 @@ def _of_elementwise(view: View, facts: Facts) -> Activity | None:
     mine = [one.kind == "kernel" and family(one.full_name or one.name) in ELEMENTWISE for one in work.kinds]
     rows = view.rows.where(marked(work.kind, mine))
     spans = union(list(zip(rows.of(work.start), rows.of(work.end), strict=True)))
-    found = counted(facts.session, view.device, _closed(spans), apart=True)
+    found = counted(facts.session, view.device, _closed(spans))
     if found is not None:
         return found
     whole, elementwise = (_by_path(view), _by_path(view, mine)) if blocks else ({}, {})

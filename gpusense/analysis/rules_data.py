@@ -12,6 +12,7 @@ from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
 from .processes import processes_of
+from .ranks import ranks_of
 from .unwritten import (
     absent_text,
     ignored,
@@ -35,8 +36,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     captures = _captures(session)
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
     reasons = _losses(session)
-    if not reasons and session.meta.get("complete") is False and not processes_of(session):
-        reasons = [f"{ended_text(session.meta)}, and nothing of its work was written until then"]
+    could = any(one.get("state") != "unavailable" for one in captures)
+    if not reasons and session.meta.get("complete") is False and could and not processes_of(session):
+        reasons = [f"{ended_text(session.meta)}, and nothing of its work on a GPU was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
     without = [
         NOT_USED if one.get("state") == "armed" else one.get("reason") or idle
@@ -142,7 +144,8 @@ _ADVICE = {
     "No space": "Free space on that disk, or give -o a place on another one.",
     "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
     "quota": "Free space within your quota, or give -o a place on another disk.",
-    "closed its descriptor": "Leave descriptors alone that the program has not opened, or record with --live.",
+    "closed its descriptor": "Leave the session's file and its descriptor alone, or record with --live.",
+    "by SIGTERM": "Leave that signal to gpusense: the program has set it back to its default.",
     **dict.fromkeys(
         ("killed", "ended by"),
         "If somebody kills it, let it be SIGTERM, with which it ends its file. If it crashes, "
@@ -186,9 +189,18 @@ def _losses(session: Session) -> list[str]:
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Nothing completed although the device had work, or it waited to the end for another process."""
+    """Nothing completed although the device had work, or it waited to the end for another process. What ranks of a job
+    wait for together is said once, with who did not come (:mod:`.rules_ranks`)."""
+    answer = facts.session.once(ranks_of)
+    missing = answer.missing if answer is not None else ()
+    said = {(each.key.communicator, each.key.sequence) for each in missing}
+    waiting = {answer.ranks[each.processes[rank]].name for each in missing for rank in each.present} if answer else ()
     for found in facts.session.meta.get("hang") or ():
-        if text := found.get("text"):
+        wait, text = found.get("wait") or {}, found.get("text")
+        alone = not text and not found.get("ended_ns") and found.get("process") in waiting
+        if alone or (wait.get("communicator"), wait.get("sequence")) in said:
+            continue
+        if text:
             if not found.get("ended_ns"):
                 yield Finding(
                     "waited",

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from .._records.records import Counters
-from .._runtime.text import count_text, size_text
+from .._records.device_identity import device_text
+from .._records.records import Counters, UnseenInterval
+from .._runtime.text import count_text, size_text, time_text
 from ..session import Session
 from ..session._unrecorded import ENDED_BY
-
-#: Gaps a sample that change no figure of a report; the session's meta counts them, too.
-FEW_GAPS = 0.01
+from .sampling import WORTH_TELLING, missing_text, samplings
 
 
 def unwritten(session: Session) -> list[str]:
@@ -50,13 +49,20 @@ def absent_text(counters: Counters) -> str:
     return " and ".join(count_text(*row) for row in rows if row[0])
 
 
+def length_text(off: UnseenInterval, end_ns: int | None) -> str:
+    """ "6.06 ms"; "40.0 ms, to the end" of what went on when the session ended at ``end_ns``."""
+    last = off.end_ns if off.end_ns is not None else end_ns
+    parts = [time_text(max(0, last - off.start_ns))] if last is not None else []
+    return ", ".join([*parts, "to the end"] if off.end_ns is None else parts)
+
+
 def notes_of(session: Session) -> list[str]:
     """What is missing, and what each process noted: why its file was written, which work is not in it."""
     found = [str(note) for note in session.meta.get("missing") or ()]
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
         found += [f"{one.get('root')}: {note}" for note in (*_ended(one), *(one.get("notes") or ()))]
-    found += [*sampling_notes(session), *timing_notes(session)]
+    found += [*sampling_notes(session), *timing_notes(session), *_without_times(session)]
     return found + ([] if processes else [*_ended(session.meta), *map(str, session.meta.get("notes") or ())])
 
 
@@ -75,7 +81,7 @@ def _ended(meta: dict[str, Any]) -> list[str]:
     if not isinstance(how, str):
         return []
     more = f", {_SIGNALS[how]}" if how in _SIGNALS else ""
-    return [f"the program ended by {how}{more}; what it did in its last moments may be missing"]
+    return [f"the program ended by {how}{more}; of what it did in its last second something may be missing"]
 
 
 def sampling_notes(session: Session) -> list[str]:
@@ -86,16 +92,17 @@ def sampling_notes(session: Session) -> list[str]:
         who, _, what = str(name).rpartition(": ")
         if what != "counters" or not isinstance(told, dict):
             continue
-        about = f"{who}: " if who else ""
         if told.get("state") == "unavailable":
-            notes.append(f"{about}no hardware counters: {told.get('reason')}")
+            notes.append(f"{f'{who}: ' if who else ''}no hardware counters: {told.get('reason')}")
         devices = told.get("devices")
-        for number, device in devices.items() if isinstance(devices, dict) else ():
-            gaps = device.get("gaps") or 0
-            if gaps > FEW_GAPS * (device.get("samples") or 0):
-                text = count_text(gaps, "gap")
-                notes.append(f"{about}hardware counters of GPU {number} have {text}: counts were lost on the way")
-    return notes
+        for number, one in devices.items() if isinstance(devices, dict) else ():
+            if one.get("samples") == 0:
+                notes.append(f"hardware counters of GPU {number}: no sample could be read")
+    return notes + [
+        f"hardware counters of {device_text(session.devices, 'cuda', one.device)}: {missing_text(session, one)}"
+        for one in samplings(session)
+        if one.missing_ns > WORTH_TELLING * (one.end_ns - one.start_ns)
+    ]
 
 
 def timing_notes(session: Session) -> list[str]:
@@ -107,6 +114,20 @@ def timing_notes(session: Session) -> list[str]:
             what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
             notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
     return notes
+
+
+def _without_times(session: Session) -> list[str]:
+    """Of how many collectives NCCL gave no times, or those of others."""
+    reasons: dict[str, int] = {}
+    sources = session.meta.get("sources")
+    for name, told in sources.items() if isinstance(sources, dict) else ():
+        found = told.get("without_times") if isinstance(told, dict) and str(name).endswith("nccl") else None
+        for why, count in found.items() if isinstance(found, dict) else ():
+            reasons[why] = reasons.get(why, 0) + count
+    return [
+        f"{count_text(count, 'collective has', 'collectives have')} no times of the device: {why}"
+        for why, count in reasons.items()
+    ]
 
 
 def ignored(session: Session) -> dict[str, int]:

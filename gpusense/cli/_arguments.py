@@ -23,6 +23,16 @@ class Parser(ArgumentParser):
         """Options that are followed by a word which belongs to them."""
         return {option for action in self._actions if action.nargs is None for option in action.option_strings}
 
+    def meant(self, own: list[str], word: str) -> str:
+        """ "--counters=50Hz" where the last of the options takes a value by "=" alone, and this word looks like one."""
+        last = next((one for one in self._actions if one.nargs == "?" and own and own[-1] in one.option_strings), None)
+        if last is None or "." in word or "/" in word:
+            return ""
+        try:
+            return f"{own[-1]}={last.type(word) if callable(last.type) else word}"
+        except ArgumentTypeError:
+            return ""
+
     def words(self) -> list[str]:
         """What may stand for the arguments that are no options, where that is not any word."""
         return [str(word) for action in self._actions if not action.option_strings for word in action.choices or ()]
@@ -158,7 +168,7 @@ def add_output(parser: ArgumentParser, whose: str) -> None:
     add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
     add("--label", metavar="TEXT", help="a name for this run, shown on every output")
     add("--no-arguments", action="store_true", help=f"do not keep the {whose}'s arguments, which may be private")
-    add("--quiet", action="store_true", help="say nothing at the end")
+    add("-q", "--quiet", action="store_true", help="say nothing at the end")
 
 
 def add_settings(parser: ArgumentParser) -> None:

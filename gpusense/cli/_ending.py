@@ -21,7 +21,7 @@ from ..session._unrecorded import ENDED_BY
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
-from ._sessions import CHILDREN, joined
+from ._sessions import CHILDREN, OF_ALL_WORK, joined
 from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
@@ -183,7 +183,8 @@ class Ending:
         return self._said_of(session)
 
     def _said_of(self, session: Any) -> str:
-        session = joined([session], _READ_S, each_block=self.spans is not None)
+        spans = self.spans is not None
+        session = joined([session], _READ_S, spans or self._form in OF_ALL_WORK, each_block=spans)
         missed = self._passes.missed(session) if self._passes is not None and self._done else ""
         remarks = [*([missed] if missed else []), *_late(session), *self._missing()]
         if remarks:

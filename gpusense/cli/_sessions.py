@@ -13,9 +13,12 @@ from . import _outputs, _runs
 CHILDREN = "children"
 
 
-#: Of a job with more files those ranks are read whole that tell most; of the others what comparing them needs.
+#: Of a job in which more processes used a device those are read whole that tell most; of the others what comparing them
+#: needs.
 MANY = 8
 _SHOWN = 4
+#: Forms that another program reads, which has the tools to choose among many ranks.
+OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
 
 
 def loaded(paths: list[str], whole: bool = True, **choice: Any) -> Any:
@@ -30,33 +33,49 @@ def loaded(paths: list[str], whole: bool = True, **choice: Any) -> Any:
         if len({*map(_whole_path, (*files, *started))}) <= MANY:
             return joined(sessions, **choice)
         runs = [session.meta.get("run") for session in sessions]
-        return _job(list(dict.fromkeys(map(_whole_path, (*files, *started)))), runs, choice)
-    return _job(files, [], choice)
+        return _read_briefly(list(dict.fromkeys(map(_whole_path, (*files, *started)))), runs, choice)
+    return _read_briefly(files, [], choice)
 
 
-def _job(files: list[str], runs: list[Any], choice: dict[str, Any]) -> Any:
-    """One session of many ranks. ``runs``: which they are of, where names alone were known."""
-    from ..analysis.figures import FIGURES
-    from ..analysis.ranks import telling
-    from ..session import merge
-
+def _read_briefly(files: list[str], runs: list[Any], choice: dict[str, Any]) -> Any:
+    """One session of many files. ``runs``: which they are of, where names alone were known."""
     read = list(zip(files, _each(_brief, files, choice), strict=True))
     missing = [f"nothing is known of a rank: {one}" for _, one in read if isinstance(one, str)]
     known = [(path, one) for path, one in read if not isinstance(one, str)]
     known = [(path, one) for path, one in known if not runs or one.meta.get("run") in runs]
-    known = sorted(known, key=lambda pair: _place(pair[1]))
-    worked = [(path, one) for path, one in known if one.meta.get("rank") is not None or one.meta[FIGURES]["busy_ns"]]
-    known = worked or known  # without what launched them
     if not known:
         raise GpuSenseError(missing[0])
-    briefs = [one for _, one in known]
-    places = telling(_numbered(briefs), _SHOWN)
-    for place, session in zip(places, _each(_load, [known[place][0] for place in places], choice), strict=True):
-        briefs[place] = session
-    session = merge(briefs)
+    known.sort(key=lambda pair: _place(pair[1]))
+    session = _job(known, lambda paths: _each(_load, paths, choice))
     if missing:
         session.meta["missing"] = missing
     return session
+
+
+def _job(known: list[tuple[str, Any]], load: Callable[[list[str]], list[Any]]) -> Any:
+    """One session of many, with their paths, in order. Of those that are brief ``load`` gives some whole: all of few,
+    else those that tell most."""
+    from ..analysis.figures import is_brief
+    from ..analysis.ranks import telling
+    from ..session import merge
+
+    told = [(path, one) for path, one in known if _tells(one) or is_brief(one)]
+    launchers = [one for _, one in known if not _tells(one) and not is_brief(one)] if told else []
+    known = told or known
+    sessions = [session for _, session in known]
+    places = [place for place, session in enumerate(sessions) if is_brief(session)]
+    if len(places) > MANY:
+        chosen = telling(_numbered([sessions[place] for place in places]), _SHOWN)
+        places = [places[at] for at in chosen]
+    for place, session in zip(places, load([known[place][0] for place in places]), strict=True):
+        session.meta["rank"] = sessions[place].meta.get("rank")
+        sessions[place] = session
+    return merge(_with_samples(sessions, launchers))
+
+
+def _tells(session: Any) -> bool:
+    """Whether it is more than what launched the others: a rank that did nothing tells by that."""
+    return bool(session.records or session.aggregates) or session.meta.get("rank") is not None
 
 
 def _numbered(sessions: list[Any]) -> list[Any]:
@@ -75,13 +94,18 @@ def _load(path: str, choice: dict[str, Any]) -> Any:
 
 
 def _brief(path: str, choice: dict[str, Any]) -> Any:
-    """What comparing a rank with others needs; a sentence where the file cannot be read."""
-    from ..analysis.figures import brief
-
+    """What comparing a process with others needs, of one that used no device all; a sentence where the file cannot be
+    read."""
     try:
-        return brief(_load(path, choice))
+        return _shortened(_load(path, choice))
     except GpuSenseError as error:
         return str(error)
+
+
+def _shortened(session: Any) -> Any:
+    from ..analysis.figures import brief
+
+    return brief(session) if len(session.work) or session.work.summed else session
 
 
 def _each(read: Callable[[str, dict[str, Any]], Any], paths: list[str], choice: dict[str, Any]) -> list[Any]:
@@ -114,9 +138,10 @@ def _files(paths: list[str]) -> list[str]:
     return found
 
 
-def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) -> Any:
-    """``sessions`` with those of the processes that their programs started, as one, ranks in their order. What is
-    missing stands in ``meta["missing"]``, a sentence each. No more than one session is read past ``limit_s``."""
+def joined(sessions: list[Any], limit_s: float = float("inf"), whole: bool = True, **choice: Any) -> Any:
+    """``sessions`` with those of the processes that their programs started, as one, ranks in their order; ``whole`` as
+    for :func:`loaded`. What is missing stands in ``meta["missing"]``, a sentence each. No more than one session is read
+    past ``limit_s``, and those that tell most of many."""
     from time import monotonic
 
     from ..session import merge
@@ -125,6 +150,7 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) ->
     found: list[Any] = []
     missing: list[str] = []
     paths = [(path, session) for session in sessions for path in _companions(session)]
+    briefly = not whole and len(paths) + len(sessions) > MANY
     for read, (path, session) in enumerate(paths):
         if _whole_path(path) not in known:
             if monotonic() > until:
@@ -133,9 +159,13 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), **choice: Any) ->
                 missing.append(f"{are} not in this answer, to save time; gpusense report reads all")
                 break
             known.add(_whole_path(path))
-            _add(found, missing, path, session, choice)
+            _add(found, missing, path, session, briefly, choice)
     found.sort(key=_place)
-    session = merge(_without_launcher([*sessions, *found]))
+    if briefly:
+        every = [(session.meta.get("path") or "", session) for session in (*sessions, *found)]
+        session = _job(every, lambda paths: [_load(path, choice) for path in paths])
+    else:
+        session = merge(_without_launcher([*sessions, *found]))
     if missing:
         session.meta["missing"] = missing
     return session
@@ -149,7 +179,7 @@ def _place(session: Any) -> tuple[Any, ...]:
     return rank is None, rank or 0, session.meta.get("start_ns") or 0
 
 
-def _add(found: list[Any], missing: list[str], path: str, beside: Any, choice: dict[str, Any]) -> None:
+def _add(found: list[Any], missing: list[str], path: str, beside: Any, briefly: bool, choice: dict[str, Any]) -> None:
     from ..session import load
 
     try:
@@ -161,17 +191,18 @@ def _add(found: list[Any], missing: list[str], path: str, beside: Any, choice: d
     if run is None and session.meta.get("complete") is False:
         missing.append(f"nothing is known of a process that the program started: {path} ends at its beginning")
     if run == beside.meta.get("run"):  # another run may have used the name since
-        found.append(session)
+        found.append(_shortened(session) if briefly else session)
 
 
 def _companions(session: Any) -> list[str]:
     """Files of the processes that the session's program started, wherever they were moved together. A program that was
-    killed, or became another, has left no list: then it may be any file beside it."""
+    killed, became another or had a full disk has left no list: then it may be any file beside it."""
     path, names = session.meta.get("path"), session.meta.get(CHILDREN)
     if not path or not session.meta.get("run"):
         return []
     folder = os.path.dirname(path)
-    if names is None and session.meta.get("complete") is False:
+    cut = session.meta.get("complete") is False or (session.meta.get("file") or {}).get("failure")
+    if names is None and cut:
         before, _, after = _outputs.beside(os.path.basename(path), "\0").partition("\0")
         names = [name for name in os.listdir(folder or ".") if name.startswith(before) and name.endswith(after)]
     return [os.path.join(folder, os.path.basename(str(name))) for name in names or () if isinstance(names, list)]
@@ -179,8 +210,17 @@ def _companions(session: Any) -> list[str]:
 
 def _without_launcher(sessions: list[Any]) -> list[Any]:
     """Without the one that began the run where all that was recorded is of processes it started; what run it was stays
-    known."""
-    first = sessions[0]
-    if len(sessions) == 1 or first.records or first.aggregates or not first.meta.get("run"):
+    known, and its samples of the devices stay."""
+    empty = [one for one in sessions if not one.records and not one.aggregates and one.meta.get("run")]
+    launchers = [one for one in empty if one is sessions[0] or (one.meta.get(CHILDREN) and _place(one)[0])]
+    ranks = [one for one in sessions if not any(one is other for other in launchers)]
+    if not ranks:
         return sessions
-    return sessions[1:]
+    return _with_samples(ranks, launchers)
+
+
+def _with_samples(sessions: list[Any], launchers: list[Any]) -> list[Any]:
+    """The sessions, the first of which has what ``launchers`` sampled of the devices, too."""
+    for one in launchers:
+        sessions[0].metrics.extend(one.metrics)
+    return sessions

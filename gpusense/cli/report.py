@@ -3,6 +3,7 @@
 import argparse
 import gc
 import os
+import stat
 import sys
 from typing import Any
 
@@ -10,9 +11,6 @@ from .._runtime.text import terminal
 from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
 from ._outputs import filled, show
-
-#: Forms that another program reads, which has the tools to choose among many ranks.
-_OF_ALL_WORK = ("perfetto", "chrome", "speedscope", "flamegraph")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="PATH",
         help="where to write; the suffix chooses the format: .html .json .pftrace .trace.json .speedscope.json "
-        ".folded, or .gpusense for a session; '-' is standard output",
+        ".folded, or .gpusense for a session; '-' is standard output. Without it pages, traces and profiles are "
+        "written beside the session, and the rest to standard output",
     )
     parser.add_argument("--open", action="store_true", help="show the page in the browser")
     parser.add_argument(
@@ -52,49 +51,58 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> int:
     from .._capi import demangle
-    from ._sessions import last, loaded
+    from ._sessions import OF_ALL_WORK, last, loaded
 
     sessions = arguments.sessions or [last()]
     opens = "html" if arguments.open and arguments.output is None else "text"
     form = chosen(arguments.output, opens, OF_A_SESSION, arguments.format)
-    target = _target(arguments.output, form, sessions[0])
+    target = _target(arguments.output, form, sessions)
     refuse_over_itself(target, sessions)
     demangle.bring_in()
-    whole = form == "session" or form in _OF_ALL_WORK
+    whole = form == "session" or form in OF_ALL_WORK
     session = loaded(sessions, whole, threshold_us=arguments.threshold_us, trace_all=arguments.trace_all)
     if form == "text" and target is None:
         _text(session)
     else:
-        _written(session, form, target)
+        elsewhere = arguments.output is None and _is_a_file(sys.stdout)
+        _written(session, form, target, "; nothing to standard output, for which there is -o -" * elsewhere)
     if arguments.open and target is not None:
         show(target)
     return 0
 
 
-def _written(session: Any, form: str, target: str | None) -> None:
+def _written(session: Any, form: str, target: str | None, more: str) -> None:
     write = writer(form)
     if target is None:
         write(session, sys.stdout.buffer if form == "perfetto" else sys.stdout)
         return
     replaced = form not in ("text", "session") and os.path.isfile(target) and os.path.getsize(target)
     write(session, target)
-    _wrote(f"{target}{' (replaced)' if replaced else ''}")
+    sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{more}\n"))
 
 
-def _wrote(target: str) -> None:
-    sys.stderr.write(terminal(f"written: {target}\n"))
+def _is_a_file(stream: Any) -> bool:
+    """Whether somebody has redirected ``stream`` into a file, and may look for the report there."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
-def _target(path: str | None, name: str, first: str) -> str | None:
+def _target(path: str | None, name: str, sessions: list[str]) -> str | None:
     """The path to write; None for standard output."""
     if path is not None:
         return None if path == "-" else filled(path)
     form = FORMS.get(name)
     if form is None or not (form.beside or sys.stdout.isatty()):
         return None  # what another program reads goes to it; a terminal is none
-    if os.path.isdir(first):
-        return os.path.join(first, f"page{form.suffixes[0]}")
-    return first.removesuffix(SESSION).removesuffix(".json") + form.suffixes[0]
+    if os.path.isdir(sessions[0]):
+        return os.path.join(sessions[0], f"page{form.suffixes[0]}")
+    stems = [path.removesuffix(SESSION).removesuffix(".json") for path in sessions]
+    common = os.path.commonprefix(stems)  # noqa: RUF071  # letters are meant
+    common = common.rstrip("0123456789").removesuffix("rank").rstrip("._-")
+    stem = common if len(stems) > 1 and os.path.basename(common) else stems[0]
+    return stem + form.suffixes[0]
 
 
 def _text(session: Any) -> None:

@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
         _with_python_options(options, [*own, *rest])
     reason = problem(program)
     if reason:
-        _say(f"gpusense run: {reason}\n")
+        meant = known.meant(own, rest[0])
+        _say(f"gpusense run: {reason}{f'. Did you mean {meant}?' if meant else ''}\n")
         return 2
     try:
         if settings.syscalls is not None:

@@ -43,10 +43,10 @@ def instrument(tracer: Any = None) -> bool | Unavailable:
     tracer = tracer or get_tracer()
     found = plugin.install()
     if not isinstance(found, plugin.Plugin):
-        tracer.recorder.absent_sources["nccl"] = found
+        tracer.recorder.sources.absent["nccl"] = found
         log.debug("nccl: %s", found.reason)
         return found
-    tracer.recorder.absent_sources.pop("nccl", None)
+    tracer.recorder.sources.absent.pop("nccl", None)
     if any(isinstance(source, NcclSource) for source in tracer.recorder.sources):
         return True
     source = NcclSource(found, os.environ.get(run.VARIABLE), rank_and_world()[0])

@@ -9,7 +9,7 @@ from .._records.json_codec import encode, plain
 from .._records.records import Aggregate, BlockRecord, Record
 from ..analysis.backends import side_by_side
 from ..analysis.blocks import BlockNode
-from ..analysis.counters import block_shares
+from ..analysis.counters import block_shares, samplings_moved
 from ..analysis.energy import energy
 from ..analysis.facts import Facts
 from ..analysis.findings import findings
@@ -176,6 +176,7 @@ def _analysis(session: Session, facts: Facts) -> dict[str, list[Any]]:
         "roofline": roofline(session),
         "measured_blocks": session.once(measured),
         "counters": session.once(block_shares),
+        "counter_sampling": samplings_moved(session),
         "first_calls": facts.first_calls,
         "warm_ups": facts.warm_ups,
         "backends": side_by_side(session, facts.operations),

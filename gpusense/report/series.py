@@ -42,15 +42,15 @@ def device_series(session: Session, *, held: bool = False) -> Iterator[Series]:
     ``held`` is for viewers that draw a value until the next one: all samples of counters, each from its start on, and
     NaN from where nothing is known. Else a point stands in the middle of its sample, and very many become averages.
     """
-    counted = {(device, name): (unit, points) for device, name, unit, points in counters.series(session, held=held)}
+    known = set()
     for card in sorted(sampled(session), key=lambda card: not card.worked):
         group = card.text if card.number is None else group_name(session, ("cuda", card.number))
         for name, unit, read in SERIES:
             points = [(sample.time_ns, value) for sample in card.samples if (value := read(sample)) is not None]
             points = [(time, value) for time, value in points if math.isfinite(value)]
-            if points and (card.number, name) not in counted:  # which know it better
+            if points:
+                known.add((group, name))
                 yield Series(card.text, group, name, unit, points)
-    for (device, name), (unit, points) in counted.items():
-        yield Series(
-            device_text(session.devices, "cuda", device), group_name(session, ("cuda", device)), name, unit, points
-        )
+    for device, name, unit, points in counters.series(session, held=held):
+        called, group = device_text(session.devices, "cuda", device), group_name(session, ("cuda", device))
+        yield Series(called, group, f"{name}, counted" if (group, name) in known else name, unit, points)

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import IO, Any
 
 from .._records.device_identity import device_of
@@ -16,7 +17,7 @@ from ..analysis.program import INTERLUDE, START_UP
 from ..analysis.ranks import notes_on, shown_text
 from ..analysis.roofline import measured
 from ..analysis.sampled import devices_seen
-from ..analysis.unwritten import listed_text, notes_of, untimed, untimed_text, unwritten
+from ..analysis.unwritten import length_text, listed_text, notes_of, untimed, untimed_text, unwritten
 from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
@@ -144,9 +145,12 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Phases", _phases(divisions, style)),
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
-        *_operations(divisions, width),
+        *_operations(divisions, width, style),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
-        *((table["title"], _aligned(table)) for table in small_tables(session, facts)),
+        *(
+            (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
+            for table in small_tables(session, facts)
+        ),
         ("Measured blocks", _prose(map(str, session.once(measured)), style)),
         ("Waits by line", _prose(_missing_lines(session), style)),
         ("Blocks", block_lines(session, facts.blocks, width, _MOST_ROWS)),
@@ -577,7 +581,7 @@ def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
         yield f"Where the time went: {one.device}, {one.of}", rows(one)
 
 
-def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterator[str]]]:
+def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tuple[str, Iterator[str]]]:
     """A table a phase, that of the judged one first, and one of the whole run where that says more."""
     judged = [row for one in divisions.judged for row in one.operations]
     for phase in divisions.names:
@@ -588,7 +592,9 @@ def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterato
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        yield title, _table(divisions, rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
+        most = _MOST_ROWS if first or phase == ALL else _FEW_ROWS
+        together = _prose(map(sentence, divisions.at_once(phase)), style)
+        yield title, chain(_table(divisions, rows, width, found[0].of, most), together)
 
 
 def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
@@ -616,7 +622,7 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
     widths = [min(_FIRST_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
+        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells]).rstrip()
     if table["more"]:
         yield f"… and {table['more']:,} more"
 
@@ -624,8 +630,6 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
 def _unseen(session: Session) -> Iterator[str]:
     end = session.meta.get("end_ns")
     for off in session.unseen[:_MOST_ROWS]:
-        stop = off.end_ns if off.end_ns is not None else end
-        length = "until the end" if stop is None else time_text(stop - off.start_ns)
-        yield f"{length}: {one_line(off.reason, 300)}"
+        yield f"{length_text(off, end)}: {one_line(off.reason, 300)}"
     if len(session.unseen) > _MOST_ROWS:
         yield f"… and {count_text(len(session.unseen) - _MOST_ROWS, 'more interval')}"

@@ -7,7 +7,7 @@ attributes. In a file that is an *entry*, said once a chunk, and each boundary i
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .._attribution.boundaries import (
@@ -106,6 +106,14 @@ class Packer:
         self._entries[key] = number = len(self._texts)
         return number
 
+    def add_again(self, row: Sequence[int], entries: Sequence[tuple[Any, Any]]) -> None:
+        """Takes a row of a chunk with ``entries``."""
+        *before, entry, start = row
+        if entry:
+            path, attributes = entries[entry - 1]
+            entry = self._entry(path, None if attributes is None else object_text(attributes))
+        self._numbers += (*before, entry, start)
+
     def take(self) -> list[bytes]:
         """The payload of a chunk with all there is, in parts."""
         numbers, texts = self._numbers, self._texts
@@ -156,6 +164,16 @@ def unpacked(payload: bytes, shared: dict[Path, Path]) -> Unpacked:
             refused += 1
             reason = reason or str(error)
     return Unpacked(boundaries, records, backward, refused, reason)
+
+
+def halves(payload: bytes) -> tuple[bytes, bytes] | None:
+    """The rows of a chunk as two chunks, each with its entries; None of one row."""
+    entries, rows = _parts(payload, {})
+    packers, every = (Packer(), Packer()), list(rows)
+    for at, row in enumerate(every):
+        packers[2 * at >= len(every)].add_again(row, entries)
+    first, second = (b"".join(packer.take()) for packer in packers)
+    return (first, second) if len(every) > 1 else None
 
 
 def _parts(payload: bytes, shared: dict[Path, Path]) -> tuple[list[tuple[Any, Any]], Iterator[tuple[int, ...]]]:

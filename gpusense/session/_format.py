@@ -259,6 +259,13 @@ class Reader:
             self.damage.append(sentence)
 
 
+def taken_apart(chunk: bytes) -> tuple[int, bytes]:
+    """Type and payload of a chunk as it is written."""
+    _, kind, flags, stored, *_ = HEADER.unpack_from(chunk)
+    data = chunk[HEADER_SIZE : HEADER_SIZE + stored]
+    return kind, zlib.decompress(data) if flags & COMPRESSED else data
+
+
 def open_file(path: str) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

@@ -10,7 +10,16 @@ process noted of itself is ``notes`` of its object.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._records.records import Aggregate, Counters, DeviceBusy, DeviceInfo, GpuMemoryTransfer, Path, Record
+from .._records.records import (
+    Aggregate,
+    Counters,
+    DeviceBusy,
+    DeviceInfo,
+    GpuMemoryTransfer,
+    Path,
+    Record,
+    UnseenInterval,
+)
 from .._records.work import WorkKind, WorkTable
 from .._runtime.errors import SessionError
 from ._session import Session
@@ -42,22 +51,18 @@ def merged(sessions: Sequence[Session]) -> Session:
     for session in sessions:
         move = _Move(len(processes), _root(session, processes), devices.numbering(session))
         capture.update({move.root: session.meta.get("capture")} if move.root else session.meta.get("capture") or {})
-        sources.update(
-            {f"{move.root}: {name}" if move.root else name: it for name, it in _dict(session, "sources").items()}
-        )
+        for name, told in _dict(session, "sources").items():
+            sources[f"{move.root}: {name}" if move.root else name] = move.source(told)
         hangs.extend(move.hang(found) for found in session.meta.get("hang") or ())
         processes.extend(_processes(session, move.root))
-        if session.meta.get("complete") is False and move.root:
+        if session.meta.get("complete") is False and move.root and not session.meta.get(ENDED_BY):
             killed.append(f"{move.root}: {ended_text(session.meta)}")
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
         work.join(session.work, move.kind, move.path)
         each_block.update((block + move.base, sums) for block, sums in (session.each_block or {}).items())
         result.metrics.extend(sample._replace(device=devices.known(sample.device)) for sample in session.metrics)
-        result.unseen.extend(
-            interval._replace(reason=f"{move.root}: {interval.reason}") if move.root else interval
-            for interval in session.unseen
-        )
+        result.unseen.extend(move.unseen(off, session.meta.get("end_ns")) for off in session.unseen)
         for part in session.counter_samples.parts():
             result.counter_samples.add(part.of_device(move.numbers[part.device]))
         for row in session.busy:
@@ -117,6 +122,11 @@ class _Move:
         owner = None if kind.owner is None else self.path(kind.owner)
         return kind._replace(device=self.device(kind.device), owner=owner)
 
+    def unseen(self, off: UnseenInterval, end_ns: int | None) -> UnseenInterval:
+        """One that goes on to the end does so to that of its own process."""
+        reason = f"{self.root}: {off.reason}" if self.root else off.reason
+        return off._replace(end_ns=end_ns if off.end_ns is None else off.end_ns, reason=reason)
+
     def hang(self, found: dict[str, Any]) -> dict[str, Any]:
         """Evidence of a hang, with the process it is of."""
         streams = [
@@ -124,6 +134,14 @@ class _Move:
             for row in found.get("streams") or ()
         ]
         return {**found, "streams": streams, "process": self.root or found.get("process")}
+
+    def source(self, told: Any) -> Any:
+        """What a source told of itself, with the devices by their numbers here."""
+        devices = told.get("devices") if isinstance(told, dict) else None
+        if not isinstance(devices, dict):
+            return told
+        numbers = {str(number): str(place) for number, place in self.numbers.items()}
+        return {**told, "devices": {numbers.get(number, number): one for number, one in devices.items()}}
 
     def aggregate(self, row: Aggregate) -> Aggregate:
         owner = self.path(row.owner) if row.owner is not None else None
@@ -263,7 +281,7 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         "backends": backends,
         "mode": metas[0].get("mode"),
         "kinds": sorted({kind for meta in metas for kind in meta.get("kinds") or ()}),
-        **({"complete": all(meta.get("complete") is not False for meta in metas)} if _any(metas, "complete") else {}),
+        **_endings(metas),
         "overhead": _overhead([_dict(session, "overhead") for session in sessions]),
         "damage": [sentence for meta in metas for sentence in meta.get("damage") or ()],
         "processes": processes,
@@ -272,6 +290,14 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         **_programs(metas),
         "file": _file([meta.get("file") or {} for meta in metas]),
     }
+
+
+def _endings(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Whether all files are whole, and what ended the programs of those that are not, where that is known of each."""
+    if not _any(metas, "complete"):
+        return {}
+    cut = {meta.get(ENDED_BY) for meta in metas if meta.get("complete") is False}
+    return {"complete": not cut, **({ENDED_BY: " and ".join(sorted(map(str, cut)))} if cut and None not in cut else {})}
 
 
 def _file(ends: list[dict[str, Any]]) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 import os
 import zlib
 from _thread import allocate_lock
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._records.json_codec import block_text, dumps, encode, plain
+from .._records.json_codec import block_text, dumps, encode, loads, plain
 from .._records.records import BlockRecord, Record
 from .._runtime.clock import now_ns
+from .._runtime.errors import SessionError
 from .._runtime.process import file_of
 from . import _format as file
+from ._block_chunks import halves
 from ._paths import claim, create, released
 
 DEFAULT_MAX_BYTES = 1 << 30
@@ -20,6 +23,7 @@ ROWS_PER_CHUNK = 4096
 _WORTH_COMPRESSING, _WORTH_BESIDE = 128, 8 << 10
 _MOST_HELD = 1 << 20  # bytes in the file
 _IN_ONE_CALL = 1 << 20  # bytes that are copied in order to be compressed in one call
+_ROOM, _PLACES = 384, 32  # bytes that END needs, and the last chunks, in whose place it is where it does not fit
 _KEEPS_GIL = 5 << 10  # bytes up to which zlib takes a checksum without giving the GIL up
 
 
@@ -53,6 +57,7 @@ class Writer:
         self._sequence = 0
         self._held: list[tuple[bytes, int]] = []  # chunks that go with the next one in one write, length of the payload
         self._held_bytes = 0
+        self._last: deque[tuple[int, int]] = deque(maxlen=_PLACES)  # of chunks in the file, and lengths of payloads
         self._fd: int | None = create(os.fspath(path)) if fd is None else fd
         self._identity = file_of(self._fd)
         head = file.FILE_HEADER.pack(file.MAGIC, file.MAJOR, file.MINOR, 0)[:12]
@@ -95,10 +100,11 @@ class Writer:
         self._held, self._held_bytes = [], 0
         try:
             if self._write(b"".join([chunk for chunk, _ in held])):
+                at = before
+                for chunk, length in held:
+                    at = self._note_last(chunk, length, at)
                 return True
-            if len(held) > 1:  # a full disk: what still fits there
-                while held and self._fd is not None and self._write(held[0][0]):
-                    del held[0]
+            self._write_what_fits(held)
         except BaseException:  # an interrupt, or no memory
             if self.size_bytes == before:  # nothing of it is in the file
                 self._held, self._held_bytes = held, size
@@ -107,6 +113,46 @@ class Writer:
             raise
         self._give_up(held)
         return not held
+
+    def _note_last(self, chunk: bytes, length: int, offset: int) -> int:
+        self._last.append((offset, length))
+        return offset + len(chunk)
+
+    def _write_what_fits(self, held: list[tuple[bytes, int]]) -> None:
+        """On a full disk: the first of the chunks, and the first rows of the one that does not fit, as chunks."""
+        number = self._sequence - len(held)
+        while held and self._fd is not None:
+            kind, payload = file.taken_apart(held[0][0])
+            number, left = self._write_parts(kind, payload, number)
+            if left:
+                held[0] = b"", left
+                break
+            del held[0]
+        self._sequence = number + len(held)
+
+    def _write_parts(self, kind: int, payload: bytes, number: int) -> tuple[int, int]:
+        """The number of the next chunk, and how many bytes of this one did not fit."""
+        waiting = [payload]
+        while waiting:
+            part = waiting.pop()
+            stored = zlib.compress(part, 1)
+            if self._write_before_end(_chunk(kind, stored, True, len(part), number, zlib.crc32(stored)), len(part)):
+                number += 1
+                continue
+            halves = _halves(kind, part) if self._fd is not None else None
+            if halves is None:
+                return number, len(part) + sum(map(len, waiting))
+            waiting += reversed(halves)
+        return number, 0
+
+    def _write_before_end(self, chunk: bytes, length: int) -> bool:
+        """Where room for END is left behind it."""
+        written = self._write(chunk + bytes(_ROOM))
+        if written:
+            self.size_bytes -= _ROOM
+            self._undo()
+            self._note_last(chunk, length, self.size_bytes - len(chunk))
+        return written
 
     def _give_up(self, held: list[tuple[bytes, int]]) -> None:
         self._sequence -= len(held)
@@ -172,11 +218,13 @@ class Writer:
         """Writes the END chunk, with what was lost, and closes. A second call does nothing."""
         if self._fd is None or os.getpid() != self._pid:
             return
-        end = {name: getattr(self, name) for name in ("bytes_dropped", "bytes_too_long", "capped_at_ns", "max_bytes")}
         failure, self.failure = self.failure, None  # a small chunk may still fit where a large one did not
-        self.json(file.END, {"end_ns": self._clock(), **end, "failure": failure, **facts})
+        facts = {"end_ns": self._clock(), "failure": failure, **facts}
+        fits = self.append(file.END, self._end(facts))
         with self._lock:
             self.failure = failure or self.failure
+            if not fits and self._fd is not None:
+                self._end_over_the_last({**facts, "failure": self.failure})
             fd, self._fd = self._fd, None
         try:
             if fd is not None:
@@ -184,6 +232,28 @@ class Writer:
                 os.close(fd)
         except OSError as error:
             self.failure = self.failure or str(error)
+
+    def _end(self, facts: dict[str, Any]) -> bytes:
+        names = ("bytes_dropped", "bytes_too_long", "capped_at_ns", "max_bytes")
+        return dumps(plain({**{name: getattr(self, name) for name in names}, **facts})).encode("ascii")
+
+    def _end_over_the_last(self, facts: dict[str, Any]) -> None:
+        """Where no more fits, in the place of the last chunks: without it nobody would know that the disk was full."""
+        assert self._fd is not None
+        while self._last:
+            offset, length = self._last.pop()
+            self._sequence -= 1
+            self.bytes_dropped += length
+            payload = self._end(facts)
+            chunk = _chunk(file.END, payload, False, len(payload), self._sequence, zlib.crc32(payload))
+            if offset + len(chunk) <= self.size_bytes:
+                try:
+                    os.lseek(self._fd, offset, os.SEEK_SET)
+                    os.write(self._fd, chunk)
+                    os.ftruncate(self._fd, offset + len(chunk))
+                except OSError:
+                    pass
+                return
 
     def forget_in_child(self) -> None:
         """The file is the parent's; a child that keeps it open would claim it beyond the parent's end."""
@@ -224,8 +294,10 @@ class Writer:
         assert self._fd is not None
         if file_of(self._fd) != self._identity:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
-            self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
-            return False
+            self._fd = self._opened_again()
+            if self._fd is None:
+                self.failure = f"the program closed its descriptor after {self.size_bytes} bytes, and the file is gone"
+                return False
         rest = memoryview(data)
         try:
             while rest:
@@ -240,6 +312,18 @@ class Writer:
             raise
         return True
 
+    def _opened_again(self) -> int | None:
+        """Another descriptor; None where the file is no longer at its path."""
+        try:
+            fd = claim(self.path)
+        except (OSError, SessionError):
+            return None
+        if file_of(fd) == self._identity:
+            os.lseek(fd, self.size_bytes, os.SEEK_SET)
+            return fd
+        os.close(fd)
+        return None
+
     def _undo(self) -> None:
         """Lets the file end with a whole chunk again, where it is a file."""
         assert self._fd is not None
@@ -248,6 +332,19 @@ class Writer:
             os.lseek(self._fd, self.size_bytes, os.SEEK_SET)
         except OSError:
             pass
+
+
+#: Rows in JSON, which are whole one by one.
+_ROWS = (file.BOUNDARY, file.RECORDS, file.METRICS, file.LINES)
+
+
+def _halves(kind: int, payload: bytes) -> tuple[bytes, bytes] | None:
+    """The rows of a chunk as two; None of one row, and of what has none."""
+    if kind == file.BLOCKS:
+        return halves(payload)
+    rows = loads(payload) if kind in _ROWS else ()
+    half = len(rows) // 2
+    return (dumps(rows[:half]).encode("ascii"), dumps(rows[half:]).encode("ascii")) if half else None
 
 
 def add_meta(path: str, facts: dict[str, Any]) -> None:

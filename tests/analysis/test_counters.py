@@ -1,6 +1,7 @@
 """Counters by block: a device's samples over the time in which it did a block's work."""
 
 import math
+import pathlib
 from array import array
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
 from gpusense._records.records import KINDS, BlockRecord, DeviceInfo, GpuKernel
 from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, series
-from gpusense.analysis.unwritten import sampling_notes
-from gpusense.session import Session
+from gpusense.analysis.intervals import intersect, union
+from gpusense.session import Session, load, merge
 
 MS = 1_000_000
 T0 = 1_764_280_000_000_000_000
@@ -54,20 +55,115 @@ def by_path(found):
     return {row.path: row for row in block_shares(found)}
 
 
-def test_a_block_has_the_samples_of_its_work_in_proportion_at_the_edges():
+def test_a_block_has_the_samples_of_its_work():
     columns = samples([0] * 10 + [80] * 10 + [0] * 20)
     rows = by_path(session(columns, [(("a",), 10, 20), (("b",), 20.5, 30.5)]))
     assert rows["a",].tensor_percent == pytest.approx(80)
     assert rows["a",].samples == pytest.approx(10)
     assert rows["b",].tensor_percent == 0
-    assert rows["b",].dram_read_bytes == pytest.approx(10e6)
     assert rows["a",].dram_bytes_per_s == pytest.approx(1e9)
     assert rows["a",].dram_percent == pytest.approx(0.1)
-    # Half of a sample at each end of it.
-    late = by_path(session(columns, [(("a",), 9.5, 20.5)]))["a",]
-    assert late.tensor_percent == pytest.approx(80 * 10 / 11)
-    assert late.samples == pytest.approx(11)
-    assert late.shared == ()
+    assert rows["a",].shared == ()
+    # Of a short pass no sample that is half of a neighbour's; what is left is of that time.
+    assert (rows["b",].samples, rows["b",].sampled_ns, rows["b",].device_ns) == (9, 9 * MS, 10 * MS)
+    assert rows["b",].dram_read_bytes == pytest.approx(9e6)
+    # Of a long one these too, in proportion.
+    long = by_path(session(samples([0] * 100 + [80] * 100), [(("a",), 49.5, 150.5)]))["a",]
+    assert (long.samples, long.sampled_ns) == (pytest.approx(101), 101 * MS)
+    assert long.tensor_percent == pytest.approx(40)
+
+
+def simulated(passes, phase, interval, late, told):
+    """A session of passes that follow one another, (path, milliseconds, levels of equal parts of it), and by path the
+    true share. Its samples say that they may be off by ``told``, and are by that times ``late``."""
+    levels, truth, now, work = [], {}, 20.0, []
+    for name, length, parts in passes:
+        work.append(((name,), now, now + length))
+        for part in parts:
+            levels.append((now, now + length / len(parts), part))
+            now += length / len(parts)
+            share = truth.setdefault((name,), [0.0, 0.0])
+            share[0] += part * length / len(parts)
+            share[1] += length / len(parts)
+    values, begin = [], 5 + phase * interval
+    while begin < now + 15:
+        end = begin + interval
+        values.append(
+            sum(max(0, min(end, last) - max(begin, first)) * level for first, last, level in levels) / interval
+        )
+        begin = end
+    columns = samples(values, length=round(interval * MS), begin=T0 + round((5 + phase * interval + late * told) * MS))
+    found = session(columns, work)
+    found.meta["sources"] = {"counters": {"devices": {"0": {"clock_error_ns": round(told * MS)}}}}
+    return found, {path: spent / length for path, (spent, length) in truth.items()}
+
+
+LEVEL, NAME = st.integers(0, 100), st.sampled_from("abc")
+CLOCK = {
+    "phase": st.floats(0, 1), "interval": st.sampled_from((0.5, 1.0, 2.0)),
+    "late": st.floats(-1, 1), "told": st.floats(0.001, 0.3),
+}  # fmt: skip
+
+
+@given(
+    levels=st.fixed_dictionaries(dict.fromkeys("abc", LEVEL)),
+    passes=st.lists(st.tuples(NAME, st.floats(0.2, 30)), min_size=1, max_size=40),
+    **CLOCK,
+)
+def test_what_is_shown_of_passes_of_any_length_is_the_blocks_own(levels, passes, phase, interval, late, told):
+    even = [(name, length, [levels[name]]) for name, length in passes]
+    found, truth = simulated(even, phase, interval, late, told)
+    rows = by_path(found)
+    assert rows.keys() == {(), *truth}
+    for path, share in truth.items():
+        row = rows[path]
+        if row.reason is None:
+            assert row.tensor_percent == pytest.approx(share, abs=2)
+            assert row.samples >= LEAST_SAMPLES
+        else:
+            assert row.tensor_percent is None
+
+
+@given(
+    passes=st.lists(st.tuples(NAME, st.floats(30, 60), st.lists(LEVEL, min_size=1, max_size=9)), max_size=9), **CLOCK
+)
+def test_long_passes_are_shown_right_whatever_is_in_them(passes, phase, interval, late, told):
+    passes = [(name, length * interval, parts) for name, length, parts in passes]
+    found, truth = simulated(passes, phase, interval, late, told / 30)
+    rows = by_path(found)
+    for path, share in truth.items():
+        assert rows[path].tensor_percent == pytest.approx(share, abs=2)
+
+
+def test_passes_that_are_too_short_have_a_reason_and_what_to_do():
+    passes = [(name, length, [50]) for _ in range(24) for name, length in (("short", 0.3), ("some", 1.4), ("long", 8))]
+    rows = by_path(simulated(passes, 0.3, 1.0, 0, 0.02)[0])
+    assert rows["long",].reason is None
+    assert rows["some",].reason == ("passes of 1.40 ms hold too few samples of 1.00 ms: ask for --counters=2kHz")
+    assert rows["short",].reason.endswith("ask for --counters=10kHz")
+    rows = by_path(simulated([("a", 0.15, [50]), ("b", 4, [1])] * 40, 0.3, 1.0, 0, 0.02)[0])
+    assert rows["a",].reason.endswith("measure() counts them exactly")
+    few = by_path(session(samples([50] * 40), [(("short",), 0, LEAST_SAMPLES - 0.1), (("other",), 60, 70)]))
+    assert few["short",].reason == "only 4 samples in its time"
+    assert few["other",].reason == "no sample in its time"
+
+
+def test_what_is_shown_of_a_recorded_run_is_what_its_kernels_say():
+    """Kernels, memsets and copies on the device are work of the graphics engine, and so is the launch of the next: here
+    pauses of up to 3 µs."""
+    import gpusense.cli
+
+    found = load(pathlib.Path(gpusense.cli.__file__).parent / "_demo.gpusense")
+    away = {id(copy) for copy in found.transfers if copy.direction != "on_device"}
+    work = [one for one in found.records if type(one) is not BlockRecord and id(one) not in away]
+    busy = union([(one.start_ns, one.end_ns + 3_000) for one in work])
+    stretches, rows = device_stretches(found, 0)[0], by_path(found)
+    shown = {path for path, row in rows.items() if row.reason is None}
+    assert shown == {(), ("step",), ("step", "forward"), ("step", "backward"), ("validate",)}
+    for path in shown:
+        spans = stretches[path][0]
+        records = sum(end - start for start, end in intersect(busy, spans)) / sum(end - start for start, end in spans)
+        assert rows[path].graphics_engine_percent == pytest.approx(100 * records, abs=2), path
 
 
 def test_pauses_of_the_device_inside_a_block_are_the_blocks():
@@ -88,16 +184,29 @@ def test_a_block_has_what_the_blocks_inside_it_have_and_not_what_another_did_mea
     assert not any(row.shared for row in rows.values())
 
 
-def test_few_samples_say_nothing():
-    columns = samples([50] * 40)
-    rows = by_path(session(columns, [(("short",), 0, LEAST_SAMPLES - 0.1), (("long",), 10, 10.1 + LEAST_SAMPLES)]))
-    assert ("short",) not in rows
-    assert ("long",) in rows
-    # Of many passes together there may be enough.
-    passes = []
-    for begin in range(0, 18, 3):
-        passes += [(("short",), begin, begin + 1), (("b",), begin + 1, begin + 3)]
-    assert by_path(session(columns, passes))["short",].samples == pytest.approx(6)
+def test_of_many_passes_together_there_may_be_samples_enough():
+    passes = [
+        (path, at + begin, at + end) for at in range(0, 18, 3) for path, begin, end in ((("a",), 0, 1), (("b",), 1, 3))
+    ]
+    assert by_path(session(samples([50] * 40), passes))["a",].samples == 6
+
+
+@pytest.mark.parametrize("twice", [True, False])
+def test_blocks_of_a_merged_session_are_as_they_were_in_their_own(twice):
+    def process(pid, *paths):
+        columns = samples([10] * 10 + [90] * 10 + [30] * 10)
+        one = session(columns, [((path,), begin, begin + 10) for path, begin in paths])
+        one.meta |= {"pid": pid, "sources": {"counters": {"devices": {"0": {"clock_error_ns": 0}}}}}
+        return one
+
+    first = process(1, ("a", 0), ("b", 20))
+    other = process(1, ("a", 0), ("b", 20)) if twice else process(2, ("c", 10))
+    merged = by_path(merge([first, other]))
+    for path, row in by_path(first).items():
+        found = merged[("process 1", *path)]
+        assert found._replace(path=path, shared=()) == row
+        assert found.shared == (("other processes",) if path or twice or row.device_ns else ())
+    assert merged[()].samples == 30
 
 
 def test_work_of_another_block_on_another_stream_is_told():
@@ -187,19 +296,6 @@ def test_charts_have_rates_and_of_very_many_samples_averages():
     many = {label: points for _, label, _, points in series(session(samples([20, 40] * 500)), most=100, buckets=10)}
     assert many["Tensor pipe active"] == [(T0 + 50 * MS + 100 * MS * at, pytest.approx(30)) for at in range(10)]
     assert {round(value) for _, value in many["DRAM read"]} == {10**9}
-
-
-def test_what_went_wrong_with_sampling_is_told():
-    def notes(name="counters", **told):
-        return sampling_notes(Session(meta={"sources": {name: told, "nccl": {"state": "unavailable"}}}))
-
-    assert notes(state="ended") == []
-    assert notes(state="unavailable", reason="taken") == ["no hardware counters: taken"]
-    assert notes("rank 1: counters", state="unavailable", reason="taken") == ["rank 1: no hardware counters: taken"]
-    assert notes(state="ended", devices={"0": {"gaps": 2, "samples": 300}}) == []
-    assert notes(state="ended", devices={"0": {"gaps": 2, "samples": 100}}) == [
-        "hardware counters of GPU 0 have 2 gaps: counts were lost on the way"
-    ]
 
 
 @given(st.integers(-2_500_000, 2_500_000), st.integers(0, 999_999))

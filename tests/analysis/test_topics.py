@@ -219,6 +219,21 @@ def test_energy_by_the_counter_is_interpolated_and_blocks_get_their_part():
     assert blocks["late",].sampled_share == pytest.approx(0.25)
 
 
+def test_a_counter_that_is_read_seldom_is_not_what_blocks_between_its_readings_took():
+    """Its last value is in each sample until it is read again: blocks between two readings took 0 J."""
+    joules = (0, 0, 0, 0, 0, 1000, 1000, 1000)
+
+    def run(watts):
+        metrics = [sample(at * SECOND, joules=of, watts=watts) for at, of in enumerate(joules)]
+        return session(block(("step",), 6 * SECOND, 7 * SECOND), metrics=metrics, end=8 * SECOND)
+
+    (row,) = energy(run(200))
+    assert (row.method, row.blocks[0].joules) == ("power", pytest.approx(200))
+    (row,) = energy(run(None))
+    assert (row.method, row.joules, row.seconds) == ("counter", 1000, 5)
+    assert row.blocks[0].sampled_share == 0
+
+
 def test_energy_by_power_is_the_trapezoid():
     run = session(
         block(("half",), 0, SECOND // 2), metrics=[sample(0, watts=100), sample(SECOND, watts=300)], end=SECOND

@@ -109,6 +109,7 @@ def test_an_unknown_option_is_refused(capsys, verb):
         (["run", "--overhead", "1", "x"], "argument --overhead: '1' could be 1% or 100%; say which"),
         (["run", "--duration", "nan", "x"], "argument --duration: 'nan' is not a time in seconds; say 1.5 for 1.5 s"),
         (["monitor", "--interval", "x"], "argument --interval: 'x' is not a number; say 1.5 for 1.5 s"),
+        (["run", "--counters=fast", "x"], "counters must be on, off, exact or a rate from 1Hz to 20kHz, not 'fast'"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
@@ -116,6 +117,33 @@ def test_what_is_wrong_is_named_with_what_to_say(capsys, words, said):
         cli.main(words)
     assert left.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["--counters", "50Hz", "train.py"], "--counters=50Hz"),
+        (["--quiet", "--counters", "exact", "train.py"], "--counters=exact"),
+        (["--syscalls", "ioctl,read", "train.py"], "--syscalls=ioctl,read"),
+        (["--counters", "train"], ""),
+        (["--counters", "train.py"], ""),
+        (["--quiet", "50Hz"], ""),
+    ],
+)
+def test_a_value_behind_a_blank_is_not_taken_for_a_program(capsys, monkeypatch, tmp_path, words, meant):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", *words]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith(f". Did you mean {meant}?\n" if meant else "\n")
+    assert ("Did you mean" in said) == bool(meant)
+
+
+def test_a_program_may_be_called_as_a_rate(monkeypatch, tmp_path):
+    from gpusense.cli import _program
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "50Hz").write_text("")
+    assert _program.problem(_program.program_of(["50Hz"])) is None
 
 
 def test_help_imports_next_to_nothing(run_python):
@@ -153,15 +181,20 @@ def test_report_as_text_and_json(capsys, recorded):
         ("--speedscope", ".speedscope.json", b"{"),
     ],
 )
-def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suffix, begins):
+def test_every_format_is_written_beside_the_session(capsys, monkeypatch, tmp_path, form, suffix, begins):
     source = tmp_path / "a.gpusense"
     save(training(2), source)
     assert cli.main(["report", str(source), form]) == 0
     written = tmp_path / f"a{suffix}"
-    assert capsys.readouterr().err == f"written: {written}\n"
+    assert capsys.readouterr() == ("", f"written: {written}\n")
     assert written.read_bytes()[: len(begins)].lower() == begins
     assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
     assert (tmp_path / "b").read_bytes() == written.read_bytes()
+    with open(tmp_path / "redirected", "w") as empty, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", empty)
+        assert cli.main(["report", str(source), form]) == 0
+    assert capsys.readouterr().err.endswith(" (replaced); nothing to standard output, for which there is -o -\n")
+    assert (tmp_path / "redirected").read_bytes() == b""
 
 
 def test_flamegraph_and_text_go_to_standard_output_or_a_file(capsys, tmp_path, recorded):

@@ -5,10 +5,12 @@ import pathlib
 
 import pytest
 from support.ranks import job_rank
-from support.sessions import T0
+from support.sessions import MS, T0, block, kernel, sample, session
 
 from gpusense.cli import main
-from gpusense.session import Session, save
+from gpusense.cli._sessions import joined
+from gpusense.report import text
+from gpusense.session import Session, load, save
 
 
 def write_job(folder, ranks, **more):
@@ -26,6 +28,23 @@ def many(tmp_path_factory):
 def report(capsys, *arguments):
     assert main(["report", *arguments]) == 0
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("names", "page"),
+    [
+        (("run.rank0", "run.rank1"), "run.html"),
+        (("run.rank10", "run.rank11"), "run.html"),
+        (("run.host-a", "run.host-b"), "run.host.html"),
+        (("before", "after"), "before.html"),
+        (("run",), "run.html"),
+    ],
+)
+def test_a_report_of_several_files_is_named_after_what_their_names_have_in_common(tmp_path, names, page):
+    for rank, name in enumerate(names):
+        save(job_rank(rank, len(names)), tmp_path / f"{name}.gpusense")
+    assert main(["report", "--html", *(str(tmp_path / f"{name}.gpusense") for name in names)]) == 0
+    assert [path.name for path in tmp_path.glob("*.html")] == [page]
 
 
 def test_256_ranks_are_one_answer_of_the_length_of_one(many, capsys):
@@ -74,10 +93,49 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
         one.meta |= {"run": run if rank != 9 else {**run, "id": "6"}}  # an older file has a name of this run
         save(one, tmp_path / f"run.rank{rank}.gpusense")
     names = [f"run.rank{rank}.gpusense" for rank in range(10)]
-    save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
-    said = " ".join(report(capsys, str(tmp_path / "run.gpusense")).split())
+    meta = {"run": run, "children": names, "start_ns": T0, "pid": 1}
+    save(Session(meta=meta, metrics=[sample(0, watts=123.0)]), tmp_path / "run.gpusense")
+    told = report(capsys, str(tmp_path / "run.gpusense"))
+    said = " ".join(told.split())
     assert "9 processes" in said
     assert "Ranks 0 to 3 and 5 to 8 hardly differ; rank 4 is apart. Work is shown of ranks 0 and 4" in said
+    # As a run answers: with what it has, and the work of a few.
+    answer = joined([load(tmp_path / "run.gpusense")], whole=False)
+    assert {answer.work.paths[path][0] for path in answer.work.path} == {"rank 0", "rank 4"}
+    assert [one.power.draw_watts for one in answer.metrics].count(123.0) == 1  # what the launcher sampled
+    assert "\n".join(text.summary(answer)[:5]) == "\n".join(told.splitlines()[:5])
+    assert len(joined([load(tmp_path / "run.gpusense")]).work) == 9 * len(answer.work) // 2
+
+
+def test_of_many_processes_those_without_a_device_keep_their_blocks(tmp_path, capsys):
+    run = {"id": "7", "command": "train.py"}
+    for number in range(12):
+        passes = block((f"load {number}",), 0, MS, number=1)
+        save(session(passes, run=run, pid=number), tmp_path / f"run.{number}.gpusense")
+    names = [f"run.{number}.gpusense" for number in range(12)]
+    save(session(kernel("k", 0, MS), run=run, pid=99, children=names), tmp_path / "run.gpusense")
+    answer = joined([load(tmp_path / "run.gpusense")], whole=False)
+    wanted = {(f"process {number}", f"load {number}") for number in range(12)}
+    assert {record.path for record in answer.blocks} == wanted
+    assert len(answer.work) == 1
+    told = report(capsys, str(tmp_path / "run.gpusense"))
+    assert all(f"load {number}" in told for number in range(12))
+
+
+def test_a_launcher_is_no_rank_wherever_it_is_named_and_its_samples_stay(tmp_path, capsys):
+    run, names = {"id": "7", "command": "torchrun train.py"}, ["run.rank0.gpusense", "run.rank1.gpusense"]
+    for rank, name in enumerate(names):
+        one = job_rank(rank, 2, steps=7, each=3, late=1, why="load")
+        one.meta |= {"run": run}
+        save(one, tmp_path / name)
+    watched = [sample(at * MS, watts=123.0) for at in range(5)]
+    meta = {"run": run, "children": names, "start_ns": T0, "pid": 1}
+    save(Session(meta=meta, metrics=watched), tmp_path / "run.gpusense")
+    for order in ([*names, "run.gpusense"], ["run.gpusense", *names]):
+        report(capsys, *(str(tmp_path / name) for name in order), "-o", str(tmp_path / "all.json"))
+        found = load(tmp_path / "all.json")
+        assert [one["rank"] for one in found.meta["processes"]] == [0, 1]
+        assert [one.power.draw_watts for one in found.metrics].count(123.0) == len(watched)
 
 
 def test_files_of_nothing_but_damage_are_an_error(tmp_path, capsys):

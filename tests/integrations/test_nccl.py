@@ -20,11 +20,11 @@ import gpusense
 from gpusense.integrations import nccl
 tracer = gpusense.get_tracer()
 nccl.watch(tracer)
-print(os.environ.get("NCCL_PROFILER_PLUGIN"), len(tracer.recorder.sources))
+print(os.environ.get("NCCL_PROFILER_PLUGIN"), len(list(tracer.recorder.sources)))
 sys.path.insert(0, {str(tmp_path)!r})
 import torch
-print(os.environ.get("NCCL_PROFILER_PLUGIN"), len(tracer.recorder.sources))
-print(nccl.instrument(), len(tracer.recorder.sources))
+print(os.environ.get("NCCL_PROFILER_PLUGIN"), len(list(tracer.recorder.sources)))
+print(nccl.instrument(), len(list(tracer.recorder.sources)))
 print(tracer.session().meta["sources"]["nccl"])
 """,
         GPUSENSE="on",

@@ -4,6 +4,7 @@ import random
 
 from support.sessions import MS, T0, alloc, kernel, sample, session
 
+from gpusense._records.counter_samples import CounterColumns
 from gpusense.report.html.charts import charts, thin
 
 
@@ -23,6 +24,21 @@ def test_a_value_that_was_unknown_for_long_parts_its_own_line_alone():
     chart = charted(*(sample(at * MS, watts=200.0 if at < 30 or at > 70 else None, celsius=40.0) for at in range(100)))
     assert chart["Power"]["begins"] == [0, 30]
     assert chart["Temperature"]["begins"] == [0]
+
+
+def test_a_clock_that_the_monitor_has_too_is_called_counted():
+    def labels(*metrics):
+        run = session(kernel("k", 0, MS), end=1000 * MS, metrics=metrics)
+        counted = CounterColumns(0, ("sm_clock_mhz",))
+        for at in range(3):
+            counted.start.append(T0 + at * MS)
+            counted.end.append(T0 + at * MS + MS)
+            counted.values[0].append(1980.0)
+        run.counter_samples.add(counted)
+        return [chart["label"] for chart in charts(run, T0)]
+
+    assert labels() == ["SM clock"]
+    assert "SM clock, counted" in labels(sample(0, sm_mhz=1980.0), sample(MS, sm_mhz=1980.0))
 
 
 def test_what_is_sampled_seldom_is_not_parted_by_it():

@@ -168,8 +168,9 @@ def test_a_run_without_a_gpu_says_how_long_each_block_took(opened):
     passes = [block(("fit", "load"), at * 10 * MS, at * 10 * MS + 3 * MS, number=2 + at, parent=1) for at in range(4)]
     run = session(block(("fit",), 0, 40 * MS), *passes, end=42 * MS, capture={"state": "unavailable", "reason": why})
     page = opened(run)
-    assert page.evaluate("document.querySelector('#verdict .sentence').textContent") == "“fit” took 40.0 ms in 1 call."
-    told = page.evaluate("document.querySelector('#verdict').innerText")
+    sentence = page.evaluate("document.querySelector('#verdict .sentence').textContent")
+    assert sentence == "“fit” took 40.0\xa0ms in 1 call."
+    told = page.evaluate("document.querySelector('#verdict').innerText").replace("\xa0", " ")
     assert told.count("No GPU work was seen") == told.count(why) == 1
     assert "In it: “load” 12.0 ms (4 calls)." in told
     assert "onfidence" not in told
@@ -688,12 +689,24 @@ def test_an_arrow_leads_from_the_block_that_launched(opened):
     assert page.complaints() == []
 
 
+def test_curves_of_the_device_are_of_the_time_that_the_timeline_shows(opened):
+    page = opened(training(20))
+    left_end = """new Promise((told) => requestAnimationFrame(() => {
+        const curve = document.querySelector("#metrics canvas"), box = curve.getBoundingClientRect();
+        curve.dispatchEvent(new PointerEvent("pointermove", {clientX: box.left + 70, clientY: box.top + 20}));
+        told(curve.parentElement.querySelector("h3 span:last-child").textContent);
+    }))"""
+    page.evaluate("gpusense.timeline.look(0, gpusense.data.window_ns)")
+    assert page.evaluate(left_end).endswith(" at 0 ns")
+    page.evaluate("gpusense.timeline.look(30e6, 60e6)")
+    assert page.evaluate(left_end).endswith(" at 30.0 ms")
+
+
 def test_a_person_finds_the_slowest_step_its_longest_gap_and_what_the_host_did_then(opened):
     run = training(20)
     steps, step = longest_step(run)
     page = opened(run)
-    focus(page)
-    press(page, "l")
+    press(page, "l")  # wherever one is on the page
     begin, end = steps[step]
     assert page.evaluate(DETAILS).startswith(f"step {step + 1} · {time_text(end - begin)} from")
     press(page, "Enter")

@@ -139,6 +139,14 @@ def test_ends_before_starts_and_names_without_end_do_no_harm():
     assert max(len(place["name"] or "") for place in data["places"]) == 512
 
 
+def test_a_rank_that_is_late_leads_to_the_times_in_which_the_others_wait_for_it():
+    data = page_of(eventful()).data
+    (late,) = (one for one in data["findings"] if one["kind"] == "late_rank")
+    row = data["places"][late["place"]]
+    assert (row["name"], row["what"], row["of"]) == ("waiting for rank 1", "wait", 10)
+    assert {length for _, length in times(data, late["place"])} == {1000}
+
+
 def test_a_finding_leads_to_its_own_device():
     """The longest gap of the same cause may be on another one."""
     records = []

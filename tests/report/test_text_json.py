@@ -416,6 +416,10 @@ def test_many_intervals_without_capture_are_cut_and_counted():
     made = session(kernel("k", 0, 10), end=MS, unseen=off)
     assert any("and 130 more intervals" in line for line in text.full(made))
     assert page_data(made).facts["seen"]["more_unseen"] == 80
+    assert page_data(made).facts["seen"]["unseen"][1] == [US, "500 ns", "overhead budget"]
+    made = session(kernel("k", 0, 10), end=MS, unseen=[UnseenInterval(T0 + 400 * US, None, "paused")])
+    assert "  600 µs, to the end: paused" in text.full(made)
+    assert page_data(made).facts["seen"]["unseen"] == [[400 * US, "600 µs, to the end", "paused"]]
 
 
 def test_writing_to_a_file(trained, tmp_path):

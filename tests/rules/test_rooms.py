@@ -38,6 +38,7 @@ COVERED_BY = {
     "analysis/test_topics.py": "analysis.coverage analysis.energy analysis.memory analysis.transfers",
     "backends/amd/test_rocm_smi.py": "_capi.rocm_smi backends.amd.rocm_groups",
     "backends/amd/test_sysfs.py": "backends.amd.sysfs_groups",
+    "backends/block_times/test_mark_code.py": "_capi.machine.mark_code",
     "backends/block_times/test_source.py": "backends.block_times.marks",
     "backends/cupti/test_activity.py": "backends.cupti.engine backends.cupti.graph_nodes backends.cupti.markers",
     "backends/cupti/test_mailbox.py": "_capi.machine.graph_code _capi.machine.mailbox_aarch64 "

@@ -46,7 +46,7 @@ def rank(number, *, uuid="GPU-shared", start=0, device=0, threshold=100_000):
         aggregates=[Aggregate(("step",), "kernel", "s", "cuda", device, 7, 3, 9, 2, 4, 29)],
         metrics=[GpuMetrics(card, T0 + start, 5)],
         busy=[DeviceBusy(device, 2 * MS, 2, 2 * MS, T0 + start, T0 + start + 5 * MS)],
-        unseen=[UnseenInterval(T0, T0 + 1, "before")],
+        unseen=[UnseenInterval(T0, T0 + 1, "before"), UnseenInterval(T0 + 1, None, "given up")],
         counters=Counters(seen=7, kept=4, aggregated=3),
     )
 
@@ -82,7 +82,10 @@ def test_ids_paths_and_counters():
     assert second.ambiguous == ((1 << PROCESS_SHIFT) + 1, (1 << PROCESS_SHIFT) + 2)
     assert merged.counters == Counters(seen=14, kept=8, aggregated=6)
     assert {row.path for row in merged.aggregates} == {("rank 0", "step"), ("rank 1", "step")}
-    assert [row.reason for row in merged.unseen] == ["rank 0: before", "rank 1: before"]
+    assert [row.reason for row in merged.unseen] == [
+        f"rank {rank}: {why}" for rank in (0, 1) for why in ("before", "given up")
+    ]
+    assert {row.end_ns for row in merged.unseen} == {T0 + 1, *(rank(n).meta["end_ns"] for n in (0, 1))}
     assert [record.start_ns for record in merged.records] == sorted(record.start_ns for record in merged.records)
 
 
@@ -194,6 +197,12 @@ def test_what_a_process_could_not_record_is_still_told():
     assert untimed(merged) == {"no queries": 7}
     assert untimed(merge([merged, rank(2)])) == {"no queries": 7}
     assert "complete" not in merge([rank(0), rank(1)]).meta
+    two.meta["ended_by"] = "SIGKILL"
+    merged = merge([one, two])
+    assert (merged.meta["complete"], merged.meta["ended_by"]) == (False, "SIGKILL")
+    said = " ".join(" ".join(text.full(merged)).split())
+    assert said.count("Rank 1: the program ended by SIGKILL, sent by somebody, or by a system") == 2
+    assert "passes were not timed, the program ended by SIGKILL" in said
     assert "wait_ns" not in dict(merged.summary().operations[0].reasons)  # waits were asked for, and there were none
 
 

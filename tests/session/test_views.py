@@ -142,6 +142,12 @@ def test_what_a_notebook_shows(run):
     assert "train › step › backward" in pretty(run.block_table())
     assert 'srcdoc="' in run.timeline()._repr_html_()
     assert "steady" in pretty(run.phases)
+    assert pretty(run.steps).startswith(f"{run.steps.number} × {run.steps.name} of ")
+    assert "Counters by block" not in run._repr_html_()
+    counted = eventful()._repr_html_()
+    assert "<h4>Counters by block</h4>" in counted
+    assert "(all work)" in counted
+    assert "3.00 TB/s" in counted
 
 
 def test_a_frame_begins_with_the_timeline(run):

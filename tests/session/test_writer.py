@@ -12,10 +12,16 @@ import time
 import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
 
+from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
+from gpusense._records.records import NO_GPU, OPEN_AT_END, BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
-from gpusense.session._writer import Writer
+from gpusense.session import load
+from gpusense.session._block_chunks import Packer
+from gpusense.session._writer import Writer, add_meta
+
+T0 = 1_795_814_054_123_456_789
 
 
 def test_only_the_owner_can_read_it(tmp_path):
@@ -75,6 +81,55 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python, held):
     assert "File too large" in end["failure"]
 
 
+def blocks_of_many_names(count):
+    """The chunk of ``count`` blocks in one that does not end, and of the records of manual blocks behind it."""
+    packer = Packer()
+    packer.add([(PLACED, OPEN, 1, None, 7, T0, "run", 0)])
+    for number in range(2, 2 + count):
+        name, path = f"block {number}", ("run", f"block {number}")
+        packer.add([
+            (PLACED, OPEN, number, 1, 7, T0 + number * 10, name, 0),
+            (ENDED, None, 7, 0, name, number, 1, path, T0 + number * 10, T0 + number * 10 + 5, 7, {"n": number}, None),
+        ])  # fmt: skip
+    rest = [BlockRecord(f"late {n}", 10_000 + n, None, (f"late {n}",), T0 + n, T0 + n + 5, 7) for n in range(count)]
+    return packer.take(), rest
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_a_full_disk_keeps_the_first_rows_and_says_so_wherever_it_is_full(tmp_path):
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    packed, late = blocks_of_many_names(1200)
+    numbers = []
+    for limit in (*range(400, 1400, 91), *range(1400, 60_000, 5501)):
+        path = tmp_path / str(limit)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most[1]))
+            writer = Writer(path)
+            writer.json(file.META, {"mode": "file", "start_ns": T0, "threshold_ns": 0})
+            writer.append(file.BLOCKS, *packed, hold=True)
+            writer.records(late)
+            writer.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        session = load(path)
+        assert session.meta["complete"], limit
+        full = [f"writing ended early: {writer.failure}"] * (writer.failure is not None)
+        assert [text[:40] for text in session.meta["damage"]] == [text[:40] for text in full], limit
+        assert (session.counters.bytes_dropped > 0) is (writer.failure is not None)
+        found = sorted(record.block_id for record in session.blocks if record.name.startswith("block"))
+        after = sorted(record.block_id for record in session.blocks if record.name.startswith("late"))
+        assert found == [*range(2, 2 + len(found))], limit
+        assert after == [*range(10_000, 10_000 + len(after))], limit
+        assert not after or len(found) == 1200
+        numbers.append(len(found) + len(after))
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 0
+    assert sum(0 < number < 1200 for number in numbers) > 5  # a part of a chunk
+    assert numbers[-1] == 2400
+
+
 def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, monkeypatch):
     writer, write = Writer(tmp_path / "s"), os.write
     assert writer.buffer(b"first", hold=True)
@@ -98,8 +153,31 @@ def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, mon
     assert writer.bytes_dropped == 0
 
 
+def test_more_is_added_to_the_file_of_a_program_that_was_killed(tmp_path):
+    path = tmp_path / "run"
+    writer = Writer(path)
+    writer.json(file.META, {"mode": "file", "start_ns": T0})
+    writer.append(file.BLOCKS, *blocks_of_many_names(3)[0])
+    with pytest.raises(SessionError, match="another process is writing it"):
+        add_meta(str(path), {})
+    whole = path.read_bytes()
+    os.close(writer._fd)
+    path.write_bytes(whole + whole[16:50])  # the beginning of one more chunk
+    add_meta(str(path), {"ended_by": "SIGSEGV", "program_end_ns": T0 + 500})
+    session = load(path)
+    assert (session.meta["complete"], session.meta["damage"]) == (False, [])
+    left = [record for record in session.blocks if record.attributes == {OPEN_AT_END: True}]
+    assert [(record.path, record.end_ns) for record in left] == [(("run",), T0 + 500)]
+    assert [chunk.sequence for chunk in chunks(path)[0]] == [0, 1, 2]
+    assert session.verdict.fix.endswith("If it crashes, `gpusense run -X faulthandler …` says where.")
+    session = load(path)
+    session.meta["capture"] = {"state": "unavailable", "reason": NO_GPU}
+    assert session.verdict.title == f"No GPU work was seen: {NO_GPU}."
+
+
 @pytest.mark.parametrize("reused", [True, False])
-def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused, gone):
     """The chunks went into the file that had got the number, and that file was closed at the end."""
     writer = Writer(tmp_path / "run")
     assert writer.json(file.META, {"a": 1})
@@ -110,18 +188,23 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
         os.write(own, b"precious")
     else:
         os.close(descriptor)
-    assert not writer.buffer(b"lost")  # with its head of 16 bytes
-    assert "closed its descriptor" in writer.failure
+    if gone:
+        os.rename(tmp_path / "run", tmp_path / "moved")
+        assert not writer.buffer(b"lost")  # with its head of 16 bytes
+        assert "closed its descriptor" in writer.failure
+        assert writer.bytes_dropped == 20
+    else:
+        assert writer.buffer(b"kept")
+    failure = writer.failure
     writer.close()
-    assert "closed its descriptor" in writer.failure
-    assert writer.bytes_dropped == 20
+    assert writer.failure == failure
     if reused:
         os.write(descriptor, b" data")
         os.close(descriptor)
         os.close(own)
         assert (tmp_path / "own").read_bytes() == b"precious data"
-    found, damage = chunks(tmp_path / "run")
-    assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+    found, damage = chunks(tmp_path / ("moved" if gone else "run"))
+    assert ([chunk.type for chunk in found], damage) == ([file.META, *[file.BUFFER, file.END] * (not gone)], [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")

@@ -152,7 +152,7 @@ def test_ctrl_c_in_a_source_is_the_programs_and_a_sources_own_is_not(tracer):
         with pytest.raises(KeyboardInterrupt):
             tracer.flush(5)
     done = threading.Event()
-    assert tracer._worker.errand(lambda: (tracer.recorder._flush_sources(1.0), done.set()))
+    assert tracer._worker.errand(lambda: (tracer.recorder.sources.flush(1.0), done.set()))
     assert done.wait(10)
     assert tracer.flush(5)
     assert source.calls == 3

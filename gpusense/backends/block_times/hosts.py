@@ -41,31 +41,33 @@ Told = Callable[[], None]
 
 
 class Hosts:
-    """The libraries met so far. ``leaves`` is called before a thread goes on to another stream, ``arrives`` after."""
+    """The libraries met so far. ``leaves`` is called before a thread goes on to another stream, ``arrives`` after;
+    ``came`` as a library is met."""
 
-    def __init__(self, leaves: Told, arrives: Told) -> None:
-        self._told = leaves, arrives
+    def __init__(self, leaves: Told, arrives: Told, came: Told) -> None:
+        self._told, self._came = (leaves, arrives), came
         self._patches = Patches()
         self._known: dict[str, Ask | None] = {}
-        self._asked: tuple[Ask, ...] = ()
+        self._ask: Ask = _nothing
         self._nobody = Answer()
         self._imported = 0  # that the program had imported when that was last looked at
 
-    def look(self) -> int:
-        """Meets libraries that have been imported since; how many are known."""
-        modules = len(sys.modules)
-        if modules != self._imported:
-            self._imported, self._nobody = modules, Answer()
-            for name, meet in _HOSTS.items():
-                module = sys.modules.get(name)
-                if module is None or name in self._known:
-                    continue
-                if _is_importing(module):
-                    self._imported = 0
-                else:
-                    self._known[name] = self._meet(name, meet, module)
-                    self._asked = tuple(ask for ask in self._known.values() if ask is not None)
-        return len(self._known)
+    def look(self) -> None:
+        """Meets libraries that have been imported since."""
+        if len(sys.modules) == self._imported:
+            return
+        self._imported, self._nobody = len(sys.modules), Answer()
+        for name, meet in _HOSTS.items():
+            module = sys.modules.get(name)
+            if module is None or name in self._known:
+                continue
+            if _is_importing(module):
+                self._imported = 0
+            else:
+                self._known[name] = self._meet(name, meet, module)
+                asked = [ask for ask in self._known.values() if ask is not None]
+                self._ask = asked[0] if len(asked) == 1 else _all_of(asked)
+                self._came()
 
     def _meet(self, name: str, meet: "Meet", module: Any) -> Ask | None:
         try:
@@ -76,23 +78,33 @@ class Hosts:
 
     def streams(self, devices: Sequence[int]) -> Answer:
         """The streams that this thread launches on."""
-        self.look()
+        if len(sys.modules) != self._imported:
+            self.look()
         try:
-            found = [answer for ask in self._asked if (answer := ask(devices)) is not None]
+            return self._ask(devices) or self._nobody
         except Exception as error:
             if is_the_programs(error):
                 raise
             return Answer(reason=f"{type(error).__name__}: {error}")
-        if len(found) > 1:
-            return Answer(*[stream for answer in found for stream in answer.streams])
-        return found[0] if found else self._nobody
 
     def forget(self) -> None:
         """Puts everything back."""
         self._patches.undo()
         self._known.clear()
-        self._asked = ()
+        self._ask = _nothing
         self._imported = 0
+
+
+def _nothing(_: Sequence[int]) -> None:
+    return None
+
+
+def _all_of(asked: Sequence[Ask]) -> Ask:
+    def ask(devices: Sequence[int]) -> Answer | None:
+        found = [answer for one in asked if (answer := one(devices)) is not None]
+        return Answer(*[stream for answer in found for stream in answer.streams]) if len(found) != 1 else found[0]
+
+    return ask
 
 
 def silent() -> str:
@@ -123,9 +135,12 @@ def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | N
             return Answer(*[Current(one, stream_of(one)) for one in devices])
         one = device()
         key = one, stream_of(one)
-        if len(made) > _MOST_STREAMS:
-            made.clear()
-        return made.get(key) or made.setdefault(key, Answer(Current(*key)))
+        found = made.get(key)
+        if found is None:
+            if len(made) > _MOST_STREAMS:
+                made.clear()
+            found = made[key] = Answer(Current(*key))
+        return found
 
     return ask
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, byref, c_float, c_int, c_int64, c_uint64, c_void_p, cast
 from functools import cache
+from itertools import pairwise
 from time import monotonic_ns
 from typing import Any
 
@@ -19,11 +20,11 @@ from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
 MAX_STREAMS = 1_024
-#: Marks of a stream that wait for their block's end; of more, those that the device has come to are looked at.
-MAX_UNREAD = 64
-#: Two marks with nothing in between lie 1.2 to 3.1 µs apart on H200s, and 3.2 and more with the shortest kernel. Where
-#: the stream was idle it is the host that takes so long to make two, and longer with a launch.
-EMPTY_NS = 3_150
+#: How far two marks of a busy stream lie apart with nothing in between, until it has been measured: the least of all
+#: machines. It may be 0.95 µs more, and with the shortest kernel it is 1.6 µs more.
+APART_NS, MORE_NS = 1_250.0, 1_250.0
+#: Measured so often, the least counts, by so many marks.
+MEASURES, MEASURED_BY = 5, 8
 NOT_READY, IMPLICIT = 600, 906
 #: Answers after which nothing of a context is used any more: a program may destroy it, and make another.
 _GONE = frozenset({4, 201, 400, 709})
@@ -43,27 +44,22 @@ FULL = f"{MAX_EVENTS:,} marks of earlier blocks wait for the device"
 ENDED = "the CUDA context was destroyed"
 
 
-class Run:
-    """Marks of a stream with nothing in between; ``length_ns`` from the first to the last of them."""
-
-    __slots__ = ("length_ns",)
-
-    def __init__(self) -> None:
-        self.length_ns = 0
+#: Where the first and the last of some marks of a stream lie on it, between which there is nothing.
+Run = list[float]
 
 
 class Mark:
     """An event on a stream, made before ``issued_ns`` by the monotonic clock; it goes back into ``home``.
 
-    Since somebody has looked what lies before it, it has a ``run``, and lies ``into_ns`` behind the first of it. Made
-    by ``Mark.__new__``: a constructor is one function more where it counts.
+    Once the device has come to it and gpusense has looked, it lies ``at_ns`` behind the first mark of its stream, and
+    has a ``run``. Made by ``Mark.__new__``: a constructor is one function more where it counts.
     """
 
-    __slots__ = ("event", "home", "into_ns", "issued_ns", "run")
+    __slots__ = ("at_ns", "event", "home", "issued_ns", "run")
     event: int
     home: deque[int]
     issued_ns: int
-    into_ns: int
+    at_ns: float
     run: Run | None
 
     def __del__(self) -> None:
@@ -129,12 +125,14 @@ def _calls(current: Any, is_capturing: Any, record: Any) -> Record:
 class Stream:
     """One of a context. :meth:`mark` may be called on any thread, all else on one at a time."""
 
-    __slots__ = ("_last", "_unread", "handle", "place")
+    __slots__ = ("_anchor", "_last", "_unread", "first_ns", "handle", "place")
 
     def __init__(self, place: "Place", handle: int) -> None:
         self.place, self.handle = place, handle
         self._unread: deque[Mark] = deque()
         self._last: Mark | None = None  # that was read
+        self._anchor: Anchor | None = None
+        self.first_ns = 0.0  # when the device came to the first mark, by the monotonic clock; once that has a run
 
     # --- on the program's threads -------------------------------------------------------------------------------------
 
@@ -169,28 +167,30 @@ class Stream:
 
     # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
 
-    def run_of(self, mark: Mark) -> Run:
-        """After the device has come to it: the marks around it that nothing lies between, as far as is known."""
-        while mark.run is None:
-            self._read()
-        return mark.run
-
     @property
-    def has_many(self) -> bool:
-        return len(self._unread) > MAX_UNREAD
+    def newest(self) -> Mark | None:
+        """Of the marks that nobody has looked at."""
+        return self._unread[-1] if self._unread else None
 
-    def catch_up(self) -> None:
-        """Gives back the marks of blocks that nobody ends."""
-        while self.has_many and self.place.reached(self._unread[0]):
-            self._read()
-
-    def _read(self) -> None:
-        one, before = self._unread.popleft(), self._last
-        one.run, one.into_ns, self._last = Run(), 0, one
-        gap = self.place.between(before, one) if before is not None else -1
-        if before is not None and before.run is not None and 0 <= gap <= EMPTY_NS:
-            one.run, one.into_ns = before.run, before.into_ns + gap
-            one.run.length_ns = max(one.run.length_ns, one.into_ns)
+    def read(self, anchor: Anchor) -> None:
+        """Looks at the marks that the device has come to since."""
+        unread, before, between = self._unread, self._last, self.place.between
+        if before is None:
+            if not self.place.reached(unread[0]):
+                return
+            before = self._last = unread.popleft()
+            before.at_ns, before.run = 0.0, [0.0, 0.0]
+        at, run, empty_ns = before.at_ns, before.run, self.place.apart_ns + MORE_NS
+        while unread and (gap := between(before, unread[0])) is not None:
+            at += gap
+            if run is not None and 0 <= gap <= empty_ns:
+                run[1] = at
+            else:
+                run = [at, at]
+            before = self._last = unread.popleft()
+            before.at_ns, before.run = at, run
+        if anchor is not self._anchor:
+            self._anchor, self.first_ns = anchor, anchor.time_ns + (between(anchor.mark, before) or 0.0) - at
 
 
 class Place:
@@ -201,11 +201,16 @@ class Place:
         self.free: deque[int] = deque()
         self.made = 0
         self._streams: dict[tuple[int, int], Stream] = {}
+        self._elapsed = c_float()  # milliseconds
         self._own: deque[int] = deque()  # for anchors, so that all marks of blocks may be in use
         self.anchor: Anchor | None = None
         self.gone = ""  # why it is of no use any more
-        self._stream = c_void_p()
         self._anchor_ns = 0
+        self.apart_ns = APART_NS
+        self._apart: list[float] = []  # each time that it was measured
+        self._held: list[Mark] = []
+        #: Streams of our own: for anchors, and for what waits for the program.
+        self._stream, self._waits = c_void_p(), c_void_p()
         device = c_int()
         with relaxed(api, context) as pushed:
             code = api.cuCtxGetDevice(byref(device)) if pushed else 201
@@ -226,11 +231,6 @@ class Place:
         """Notices that the context is another one by now. On gpusense's thread."""
         if not self.gone and self._number() != self._id:
             self.gone = ENDED
-        streams = [] if self.gone else list(self._streams.values())
-        if any(stream.has_many for stream in streams):
-            with relaxed(self.api, self.context) as pushed:
-                for stream in streams if pushed else ():
-                    stream.catch_up()
 
     def failed(self, call: str, code: int) -> str:
         """What ``code`` means for whoever wants to know why a block has no time."""
@@ -278,6 +278,21 @@ class Place:
 
     # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
 
+    def read(self, streams: set[Stream]) -> str:
+        """Looks at the marks of ``streams`` and of all others that are known; why that is not possible. In any mode."""
+        unread = [stream for stream in {*streams, *self._streams.copy().values()} if stream.newest is not None]
+        if not unread:
+            return ""
+        with relaxed(self.api, self.context) as pushed:
+            try:
+                if pushed and self.hold() and self.anchor is not None:
+                    for stream in unread:
+                        stream.read(self.anchor)
+                    self._measure(next((newest for stream in unread if (newest := stream.newest) is not None), None))
+            except Failed as error:
+                return str(error)
+        return "" if pushed else self.failed("cuCtxPushCurrent", 201)
+
     def reached(self, mark: Mark) -> bool:
         """Whether the device has come to it."""
         code = self.api.cuEventQuery(mark.event)
@@ -285,18 +300,12 @@ class Place:
             raise Failed(self.failed("cuEventQuery", code))
         return bool(code == 0)
 
-    def between(self, first: Mark, second: Mark) -> int:
-        """Nanoseconds; the driver counts in steps of half a microsecond."""
-        milliseconds = c_float()
-        code = self.api.cuEventElapsedTime(byref(milliseconds), first.event, second.event)
-        if code:
+    def between(self, first: Mark, second: Mark) -> float | None:
+        """Nanoseconds, in steps of half a microsecond or less; None where the device has not come to both."""
+        code = self.api.cuEventElapsedTime(self._elapsed, first.event, second.event)
+        if code not in (0, NOT_READY):
             raise Failed(self.failed("cuEventElapsedTime", code))
-        return round(milliseconds.value * 1e6)
-
-    def time_ns(self, mark: Mark) -> int:
-        """When the device came to it, by the monotonic clock. After :meth:`hold`."""
-        assert self.anchor is not None
-        return self.anchor.time_ns + self.between(self.anchor.mark, mark)
+        return None if code else self._elapsed.value * 1e6
 
     def hold(self) -> bool:
         """Holds the device's clock to the host's, where that was last done a second ago; False where it never was."""
@@ -311,18 +320,15 @@ class Place:
     def _anchor(self, _: int) -> Anchor | None:
         """The device came to the event behind the last look that did not find it there, and before the next."""
         if not self._stream.value:
-            code = self.api.cuStreamCreate(byref(self._stream), STREAM_NON_BLOCKING)
-            if code:
-                raise Failed(self.failed("cuStreamCreate", code))
-            self._make(self._own, ANCHOR_TRIES + 1)
+            for stream in (self._waits, self._stream):  # where there is the second, there are both
+                code = self.api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING)
+                if code:
+                    raise Failed(self.failed("cuStreamCreate", code))
+            self._make(self._own, ANCHOR_TRIES + 1 + MEASURED_BY)
         if not self._own:
             return None
-        mark = _new(Mark)
-        mark.event, mark.home = self._own.popleft(), self._own
         began = since = looked = monotonic_ns()
-        code = self.api.cuEventRecord(mark.event, self._stream)
-        if code:
-            raise Failed(self.failed("cuEventRecord", code))
+        mark = self._own_mark(self._stream)
         while not self.reached(mark):
             since = looked
             looked = monotonic_ns()
@@ -330,3 +336,26 @@ class Place:
                 return None
         half = (monotonic_ns() - since) // 2
         return Anchor(mark, since + half, half)
+
+    def _own_mark(self, stream: c_void_p) -> Mark:
+        mark = _new(Mark)
+        mark.event, mark.home = self._own.popleft(), self._own
+        code = self.api.cuEventRecord(mark.event, stream)
+        if code:
+            raise Failed(self.failed("cuEventRecord", code))
+        return mark
+
+    def _measure(self, ahead: Mark | None) -> None:
+        """How far marks lie apart: on a stream of our own, held until the device comes to ``ahead``. Were it not held,
+        they would lie as far apart as the host made them."""
+        if self._held:
+            if self.reached(self._held[-1]):
+                self._apart.append(min(self.between(*two) or 0.0 for two in pairwise(self._held)))
+                self.apart_ns, self._held = min(self._apart), []
+        elif ahead is not None and len(self._apart) < MEASURES and len(self._own) >= MEASURED_BY:
+            code = self.api.cuStreamWaitEvent(self._waits, ahead.event, 0)
+            if code:
+                raise Failed(self.failed("cuStreamWaitEvent", code))
+            held = [self._own_mark(self._waits) for _ in range(MEASURED_BY)]
+            if not self.reached(ahead):
+                self._held = held

@@ -9,8 +9,8 @@ block's path.
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..._attribution.open_blocks import innermost
@@ -20,13 +20,9 @@ from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
 from .. import cuda
-from ..cupti.synchronize import relaxed
 from .hosts import Hosts, silent
 from .marks import BUSY_NS, Failed, Mark, Place, Stream, record_with
 
-#: Two marks around work on a busy stream lie further apart than it takes: 1.25 µs on one machine with an H200, 2.9 on
-#: others. The least is taken off, half of it at each, so that no time is too short.
-MARK_NS = 625
 MAX_REASONS = 1_000  # paths and reasons that are told apart
 PER_THREAD = 2  # the handle that means another stream on each thread
 _POLL_S = 0.0005
@@ -48,20 +44,6 @@ class Span:
     def __init__(self, stream: Stream, keeps: Any, own: bool, start: Mark) -> None:
         self.stream, self.keeps, self.own, self.start = stream, keeps, own, start
         self.end: Mark | None = None
-
-
-class Opened:
-    """A block's spans so far; ``reason`` why there will be no time. ``hosts``: how many libraries were known."""
-
-    __slots__ = ("hosts", "reason", "spans")
-
-    def __init__(self, hosts: int) -> None:
-        self.hosts, self.reason = hosts, ""
-        self.spans: list[Span] = []
-
-    def on(self, stream: Stream) -> Span | None:
-        """What is known of this stream."""
-        return next((span for span in self.spans if span.stream is stream), None)
 
 
 #: A block whose marks are to be read: name, path, number, spans.
@@ -87,6 +69,14 @@ class _Reach(NamedTuple):
     empty: bool  # the stream had nothing to do in between
 
 
+def _on(stream: Stream, block: Any) -> Span | None:
+    """What ``block`` has of it."""
+    return next((span for span in block.marked if span.stream is stream), None)
+
+
+_end_ns = attrgetter("end_ns")
+
+
 class BlockTimes:
     """A RecordSource and a listener of blocks. :meth:`poll` is to be called a few times a second."""
 
@@ -100,7 +90,8 @@ class BlockTimes:
         self._places: dict[int, Place] = {}
         self._primary: dict[int, int] = {}  # contexts by device
         self._devices: tuple[int, ...] = ()  # with a primary context
-        self._hosts = Hosts(self._leaves, self._arrives)
+        self._hosts = Hosts(self._leaves, self._arrives, self._library_came)
+        self._newest = self._came = 0  # block that was opened last; and when a library was met
         self._closed: deque[Closed] = deque()
         self._reading = threads.lock()
         self._untimed: dict[tuple[Path, str], int] = {}
@@ -112,104 +103,102 @@ class BlockTimes:
     # --- blocks, on the program's threads -----------------------------------------------------------------------------
 
     def block_opened(self, block: Any) -> None:
-        """Marks its beginning."""
+        """Marks its beginning: ``block.marked`` are its spans from now on, or why there will be no time."""
         if not self._on or (self._api is None and not self._look()):
             return
-        hosts = self._hosts.look()
         stream = self._hosts.streams(self._devices).here
         mark = stream.mark_here() if stream is not None and not stream.place.gone else None
-        block.marked = opened = Opened(hosts)
+        block.marked, self._newest = [], block.block_id
         if mark is None:
-            self._begin([opened])
+            self._begin([block])
         elif isinstance(mark, str):
-            opened.reason = mark
+            block.marked = mark
         else:
-            opened.spans.append(Span(stream, None, True, mark))
+            block.marked.append(Span(stream, None, True, mark))
 
     def block_closed(self, block: Any) -> None:
         """Marks its end."""
-        opened, block.marked = block.marked, None
+        spans, block.marked = block.marked, None
         if not self._on:
             return
-        if opened is None:
-            if self._api is not None or self._look():
-                self._miss(block.path, BEGAN)
-            return
-        reason = opened.reason or (self._ends(opened, block) if opened.hosts == self._hosts.look() else CAME)
+        self._hosts.look()
+        if spans is None:
+            reason = BEGAN if self._api is not None or self._look() else ""
+        elif isinstance(spans, str):
+            reason = spans
+        else:
+            reason = self._end(spans, block) if block.block_id > self._came else CAME
+            if not reason:
+                self._closed.append((block.name, block.path, block.block_id, spans))
         if reason:
             self._miss(block.path, reason)
-        else:
-            self._closed.append((block.name, block.path, block.block_id, opened.spans))
 
-    def _ends(self, opened: Opened, block: Any) -> str:
+    def _end(self, spans: list[Span], block: Any) -> str:
         """Marks the end on the streams that the thread has not left; why that is not possible."""
-        for span in opened.spans:
+        for span in spans:
             if span.end is None:
                 stream = span.stream
                 if stream.handle == PER_THREAD and block.thread != self._ident():
                     return ELSEWHERE
-                mark = stream.mark()
+                mark = stream.mark_here() or stream.mark()
                 if isinstance(mark, str):
                     return mark
                 span.end = mark
         return ""
 
-    def _begin(self, blocks: Iterable[Opened]) -> None:
+    def _begin(self, blocks: list[Any]) -> None:
         """The thread is on its current streams from now on, in all of ``blocks``."""
         streams = self._streams()
         if isinstance(streams, str):
-            for opened in blocks:
-                opened.reason = opened.reason or streams
+            for block in blocks:
+                block.marked = streams
             return
-        for here in streams:
+        for stream, keeps, own in streams:
             new = []
-            for opened in blocks:
-                span = opened.on(here.stream)
+            for block in blocks:
+                span = _on(stream, block)
                 if span is None:
-                    new.append(opened)
+                    new.append(block)
                 else:
                     span.end = None
-            mark = here.stream.mark() if new else ""
-            for opened in new:
+            mark = stream.mark() if new else ""
+            for block in new:
                 if isinstance(mark, str):
-                    opened.reason = opened.reason or mark
-                else:
-                    opened.spans.append(Span(*here, mark))
+                    block.marked = mark
+                elif not isinstance(block.marked, str):
+                    block.marked.append(Span(stream, keeps, own, mark))
 
-    def _end(self, spans: Iterable[Span]) -> str:
-        """The thread has left the one stream of ``spans``; why that could not be marked."""
-        mark: Mark | str = ""
-        for span in spans:
-            mark = mark or span.stream.mark()
-            if isinstance(mark, str):
-                return mark
-            span.end = mark
-        return ""
+    def _library_came(self) -> None:
+        self._came = self._newest
 
     # --- as the thread goes on to another stream ----------------------------------------------------------------------
 
     def _leaves(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         streams = self._streams() if blocks else ""
-        for here in () if isinstance(streams, str) else streams:
-            spans = [(opened, opened.on(here.stream)) for opened in blocks]
-            of = [(opened, span) for opened, span in spans if span is not None and span.end is None]
-            reason = self._end([span for _, span in of])
-            for opened, _ in of if reason else ():
-                opened.reason = opened.reason or reason
+        for stream, _, _ in () if isinstance(streams, str) else streams:
+            found = [(block, _on(stream, block)) for block in blocks]
+            of = [(block, span) for block, span in found if span is not None and span.end is None]
+            mark = stream.mark() if of else ""
+            for block, span in of:
+                if isinstance(mark, str):
+                    block.marked = mark
+                else:
+                    span.end = mark
 
     def _arrives(self) -> None:
-        blocks = list(self._here())
+        blocks = self._here()
         if blocks:
             self._begin(blocks)
 
-    def _here(self) -> Iterator[Opened]:
-        """The open blocks of this thread or task, innermost first."""
-        block = innermost.get() if self._on else None
+    def _here(self) -> list[Any]:
+        """The open blocks of this thread or task that may get a time, innermost first."""
+        found, block = [], innermost.get() if self._on else None
         while block is not None:
-            if block.marked is not None:
-                yield block.marked
+            if isinstance(block.marked, list):
+                found.append(block)
             block = block.outer
+        return found
 
     # --- contexts and streams -----------------------------------------------------------------------------------------
 
@@ -305,49 +294,27 @@ class BlockTimes:
                 self._primary.clear()
 
     def _hand_on(self) -> None:
+        closed = [self._closed.popleft() for _ in range(len(self._closed))]
+        places: dict[Place, set[Stream]] = {place: set() for place in self._places.copy().values()}
+        for _, _, _, spans in closed:
+            for span in spans:
+                places.setdefault(span.stream.place, set()).add(span.stream)
+        failed = {place: place.gone or place.read(streams) for place, streams in places.items()}
         records: list[GpuBlockTime] = []
-        waiting: set[Stream] = set()
-        for _ in range(len(self._closed)):
-            closed = self._closed.popleft()
-            try:
-                found = self._read(closed, waiting)
-            except Failed as error:
-                self._miss(closed[1], str(error))
-                continue
-            if found is None:
-                self._closed.append(closed)
+        for one in closed:
+            _, path, _, spans = one
+            unread = [span.stream.place for span in spans if span.end is None or span.end.run is None]
+            if not unread:
+                records += _records(one)
+            elif failed[unread[0]]:
+                self._miss(path, failed[unread[0]])
             else:
-                records += found
+                self._closed.append(one)
         on_records = self._on_records
         if records and on_records is not None:
             self._timed += len(records)
+            self._error_ns = records[-1].clock_error_ns
             on_records(records)
-
-    def _read(self, closed: Closed, waiting: set[Stream]) -> list[GpuBlockTime] | None:
-        """The times of a block, one a device; None while the device has not come to its end."""
-        found: list[GpuBlockTime] = []
-        places: dict[Place, list[Span]] = {}
-        for span in closed[-1]:
-            if span.stream in waiting:
-                return None
-            places.setdefault(span.stream.place, []).append(span)
-        for place, spans in places.items():
-            if place.gone:
-                raise Failed(place.gone)
-            with relaxed(self._api, place.context) as pushed:
-                if not pushed:
-                    raise Failed(place.failed("cuCtxPushCurrent", 201))
-                for span in spans:
-                    if span.end is not None and not place.reached(span.end):
-                        waiting.add(span.stream)
-                        return None
-                if not place.hold() or place.anchor is None:
-                    return None
-                self._error_ns = place.anchor.error_ns
-                reaches = [_reach(place, span, place.anchor.error_ns) for span in spans if span.end is not None]
-            record = _record(closed, place, reaches, self._error_ns)
-            found += [record] if record is not None else []
-        return found
 
     # --- a source -----------------------------------------------------------------------------------------------------
 
@@ -362,11 +329,17 @@ class BlockTimes:
     def flush(self, timeout_s: float) -> bool:
         """False where the device has not come to the ends of all blocks in time."""
         deadline = time.monotonic() + timeout_s
-        last = self._closed[-1] if self._closed else None
-        while last is not None and self._on:
+        last: Closed | None = None
+        while self._on:
             self.poll()
-            if not any(closed is last for closed in list(self._closed)):
-                return True
+            if self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):  # another thread may be reading
+                try:
+                    waiting = list(self._closed)
+                finally:
+                    self._reading.release()
+                last = last or (waiting[-1] if waiting else None)
+                if not any(closed is last for closed in waiting):
+                    return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_S)
@@ -414,42 +387,46 @@ class BlockTimes:
         """The tracer ends it."""
 
 
-def _reach(place: Place, span: Span, error_ns: int) -> _Reach:
+def _reach(span: Span, busy_ns: int) -> _Reach:
     """From the last mark before work to the first one behind it."""
-    first, last = span.start, span.end
+    first, last, first_ns = span.start, span.end, span.stream.first_ns
     assert last is not None
-    behind, before = span.stream.run_of(last), span.stream.run_of(first)
-    start = place.time_ns(first)
-    end = start + max(0, place.between(first, last))
-    busy = BUSY_NS + error_ns
-    idle_before, idle_behind = start - first.issued_ns < busy, end - last.issued_ns < busy
-    if before is behind:
-        return _Reach(start, end, idle_before, idle_behind, span.own, True)
-    start, end = start + before.length_ns - first.into_ns, end - last.into_ns
-    if end - start > 2 * MARK_NS:
-        start, end = start + (0 if idle_before else MARK_NS), end - (0 if idle_behind else MARK_NS)
-    return _Reach(start, end, idle_before, idle_behind, span.own, False)
+    assert first.run is not None
+    assert last.run is not None
+    idle_before = first_ns + first.at_ns - first.issued_ns < busy_ns
+    idle_behind = first_ns + last.at_ns - last.issued_ns < busy_ns
+    empty = first.run is last.run
+    start, end = (first.at_ns, last.at_ns) if empty else (first.run[1], last.run[0])
+    apart_ns = span.stream.place.apart_ns  # what the marks take, half of it each: a time is that of the work between
+    if not empty and end - start > apart_ns:
+        start, end = start + (0 if idle_before else apart_ns / 2), end - (0 if idle_behind else apart_ns / 2)
+    start_ns = round(first_ns + start)
+    return _Reach(start_ns, start_ns + max(0, round(end - start)), idle_before, idle_behind, span.own, empty)
 
 
-def _record(closed: Closed, place: Place, reaches: list[_Reach], error_ns: int | None) -> GpuBlockTime | None:
+def _records(closed: Closed) -> list[GpuBlockTime]:
+    """The times of a block, one a device."""
+    places: dict[Place, list[Span]] = {}
+    for span in closed[-1]:
+        places.setdefault(span.stream.place, []).append(span)
+    found = [_record(closed, place, spans) for place, spans in places.items()]
+    return [record for record in found if record is not None]
+
+
+def _record(closed: Closed, place: Place, spans: list[Span]) -> GpuBlockTime | None:
     """From the first of its streams' spans to the last; None where nothing says that the device was used at all."""
+    name, path, number, _ = closed
+    error_ns = place.anchor.error_ns if place.anchor is not None else 0
+    reaches = [_reach(span, BUSY_NS + error_ns) for span in spans]
     if not any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
         return None
     used = [reach for reach in reaches if not reach.empty]
-    first = min(used or reaches, key=lambda reach: reach.start_ns)
-    last = max(used or reaches, key=lambda reach: reach.end_ns)
-    end = last.end_ns if used else first.start_ns
-    at_most = bool(used) and (first.idle_before or last.idle_behind)
+    first = min(used or reaches)
+    last = max(used, key=_end_ns) if used else first
+    end_ns = last.end_ns if used else first.start_ns
+    timing = AT_MOST if used and (first.idle_before or last.idle_behind) else "device"
     ahead = SESSION.of_monotonic(0) + SESSION.ahead_ns  # of the wall clock, by which sources tell the time
-    name, path, number, _ = closed
+    start_ns, end_ns = first.start_ns + ahead, end_ns + ahead
     return GpuBlockTime(
-        name,
-        first.start_ns + ahead,
-        end + ahead,
-        place.device,
-        streams=len(reaches),
-        timing=AT_MOST if at_most else "device",
-        clock_error_ns=error_ns,
-        path=path,
-        block_id=number,
+        name, start_ns, end_ns, place.device, "cuda", len(spans), timing, error_ns, path=path, block_id=number
     )

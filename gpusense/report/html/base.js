@@ -39,6 +39,9 @@ const percent = (share) => {
 const amount = (value, unit) =>
   unit === "B" ? size(value) : unit === "B/s" ? size(value) + "/s" : three(value) + " " + unit;
 
+/** Prose whose numbers stay with their units at the end of a line. */
+const prose = (text) => text.replace(/(\d) (?=%|([nµm]?s|[kMGT]?B(\/s)?|MHz|W|°C)(?!\w))/g, "$1\u00a0");
+
 // Colours come from the style sheet, read once a theme.
 let palette = {};
 const drawers = [];

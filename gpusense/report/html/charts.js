@@ -1,4 +1,4 @@
-// Device metrics over time: small charts over the same span of time, each with the scale of its own quantity.
+// Device metrics over time: small charts of the time that the timeline shows, each with the scale of its own quantity.
 
 /** Where the scale of a chart begins and ends, and its marks: from zero where the quantity has one. */
 function scaleOf(chart) {
@@ -14,7 +14,14 @@ function scaleOf(chart) {
 
 function charts(list, span) {
   const started = [], PLOT = 84, UNDER = 16, GUTTER = 68;
-  let picked = null;
+  let picked = null, seen = { from: 0, to: span };
+  const shown = new Set();  // charts on the screen
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const picture = started.find((one) => one.element === target);
+      if (isIntersecting) { shown.add(picture); picture.paint(); } else shown.delete(picture);
+    }
+  });
   const cells = list.map((chart) => {
     const { t: times, v: values, range: [low, high] } = chart, { bottom, top, marks } = scaleOf(chart);
     const said = (one) => (one === 0 ? `0 ${chart.unit}` : amount(one, chart.unit).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " "));
@@ -22,7 +29,7 @@ function charts(list, span) {
     const value = h("span", {}, whole);
     let hover = -1;
     const picture = canvas(PLOT + UNDER, (g, width, height) => {
-      const wide = width - GUTTER, x = (time) => GUTTER + (Math.max(0, Math.min(span, time)) / span) * wide;
+      const wide = width - GUTTER, x = (time) => GUTTER + ((time - seen.from) / (seen.to - seen.from)) * wide;
       const y = (one) => 6 + (1 - (one - bottom) / (top - bottom)) * (PLOT - 8);
       g.clearRect(0, 0, width, height);
       g.font = SMALL;
@@ -32,9 +39,12 @@ function charts(list, span) {
         g.fillText(said(mark), GUTTER - 6, Math.round(y(mark)) + 4);
       }
       g.fillStyle = colour("quiet");
-      g.textAlign = "left"; g.fillText("0", GUTTER, height - 2);
-      g.textAlign = "right"; g.fillText(time(span), width, height - 2);
+      const edge = (at) => digits(at, at, (seen.to - seen.from) / 100);
+      g.textAlign = "left"; g.fillText(edge(seen.from), GUTTER, height - 2);
+      g.textAlign = "right"; g.fillText(edge(seen.to), width, height - 2);
       g.textAlign = "left";
+      g.save();
+      g.beginPath(); g.rect(GUTTER, 0, wide, PLOT); g.clip();
       if (picked) {
         g.globalAlpha = 0.25; g.fillStyle = colour("accent");
         g.fillRect(x(picked.start), 0, Math.max(2, x(picked.end) - x(picked.start)), PLOT); g.globalAlpha = 1;
@@ -57,22 +67,25 @@ function charts(list, span) {
         g.fillStyle = colour("text"); g.fillRect(x(times[hover]), 0, 1, PLOT);
         g.beginPath(); g.arc(x(times[hover]), y(values[hover]), 3, 0, 7); g.fill();
       }
+      g.restore();
     }, `${chart.device}, ${chart.label} over time: ${whole}`);
     picture.element.addEventListener("pointermove", (event) => {
-      const at = ((event.offsetX - GUTTER) / (picture.width() - GUTTER)) * span;
+      const at = seen.from + ((event.offsetX - GUTTER) / (picture.width() - GUTTER)) * (seen.to - seen.from);
       hover = times.reduce((best, one, i) => (Math.abs(one - at) < Math.abs(times[best] - at) ? i : best), 0);
       value.textContent = `${said(values[hover])} at ${time(times[hover])}`;
       picture.paint();
     });
     picture.element.addEventListener("pointerleave", () => { hover = -1; value.textContent = whole; picture.paint(); });
     started.push(picture);
+    watcher.observe(picture.element);
     return h("div", { class: "chart" }, h("h3", {}, h("span", {}, `${chart.device} · ${chart.label}`), value), picture.element);
   });
   document.addEventListener("gpusense:selected", ({ detail }) => { picked = detail; for (const picture of started) picture.paint(); });
+  document.addEventListener("gpusense:seen", ({ detail }) => { seen = detail; for (const picture of shown) picture.paint(); });
   const thinned = list.some((chart) => chart.of > chart.t.length);
   const broken = list.some((chart) => chart.begins.length > 1);
   return {
-    section: h("section", { id: "metrics" }, h("h2", {}, "Device over time", h("small", {}, "sampled while the program ran; of the whole device, whoever used it")), h("div", { class: "grid" }, cells),
+    section: h("section", { id: "metrics" }, h("h2", {}, "Device over time", h("small", {}, "of the time that the timeline shows; of the whole device, whoever used it")), h("div", { class: "grid" }, cells),
       h("p", { class: "note" }, [broken ? "Where a line is interrupted, nothing was sampled." : "", thinned ? "Long series show the lowest and highest sample of every interval." : ""].filter(Boolean).join(" "))),
     start: () => started.forEach((picture) => picture.fit()),
   };

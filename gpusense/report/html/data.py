@@ -24,7 +24,7 @@ from ...analysis.peaks import peaks
 from ...analysis.ranks import notes_on, shown_text
 from ...analysis.roofline import MeasuredBlock, measured, rate_of
 from ...analysis.sampled import concerned, devices_seen
-from ...analysis.unwritten import listed_text, notes_of
+from ...analysis.unwritten import length_text, listed_text, notes_of
 from ...analysis.words import IDLE
 from ...session import Session
 from .. import identity
@@ -412,7 +412,11 @@ def _seen(session: Session) -> dict[str, Any]:
         "threshold": None if meta.get("trace_all") else time_text(meta.get("threshold_ns")),
         "overhead": list(_cost(meta.get("overhead") or {})),
         "unseen": [
-            [off.start_ns - (meta.get("start_ns") or off.start_ns), one_line(off.reason)]
+            [
+                off.start_ns - (meta.get("start_ns") or off.start_ns),
+                length_text(off, meta.get("end_ns")),
+                one_line(off.reason),
+            ]
             for off in session.unseen[:_UNSEEN_LIMIT]
         ],
         "more_unseen": max(0, len(session.unseen) - _UNSEEN_LIMIT),

@@ -5,7 +5,7 @@ let phase = data.phases.find((one) => one.judged);
 
 function tiles() {
   document.getElementById("tiles").replaceChildren(...phase.tiles.map((tile) =>
-    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), tile.note ? h("dd", { class: "note" }, tile.note) : null)));
+    h("div", { class: "tile" }, h("dt", {}, tile.label), h("dd", {}, tile.value), tile.note ? h("dd", { class: "note" }, prose(tile.note)) : null)));
 }
 
 function breakdown() {
@@ -18,7 +18,7 @@ function breakdown() {
         parts.map(([part, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${colourOf(part)})` }, title: `${data.words[part]}: ${time(ns)}` }))),
       h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
         h("span", { class: "quiet" }, phase.steps ? `${time(ns / phase.steps)} each` : time(ns))))),
-      families.length ? h("p", { class: "quiet" }, "By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · ")) : null)));
+      families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · "))) : null)));
   return { section, fill };
 }
 
@@ -63,9 +63,9 @@ function findings() {
   const title = "All findings";
   return h("section", { id: "findings" }, h("h2", {}, title, h("small", {}, "what could save most first")), data.findings.map((one) =>
     h("div", { class: "finding" }, h("details", { class: "finding", ontoggle: (event) => { if (event.target.open && one.of && !printing) choose(one.phase, true); } },
-      h("summary", {}, h("span", {}, one.title), h("span", {}, one.of ? h("span", { class: "chip" }, one.of) : null, one.saving ? " up to " + one.saving : "")),
-      h("ul", {}, one.evidence.map((line) => h("li", {}, line))),
-      one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), one.fix) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`)),
+      h("summary", {}, h("span", {}, prose(one.title)), h("span", {}, one.of ? h("span", { class: "chip" }, one.of) : null, one.saving ? " up to " + one.saving : "")),
+      h("ul", {}, one.evidence.map((line) => h("li", {}, prose(line)))),
+      one.fix ? h("p", { class: "fix" }, h("b", {}, "Try"), prose(one.fix)) : null, h("p", { class: "quiet" }, `Confidence: ${one.confidence}`)),
       showFinding(one, title))));
 }
 
@@ -75,7 +75,7 @@ function foot() {
   const records = h("p", {}, [`Records: ${seen.records}`, ...seen.counters.map(([name, value]) => `${name} ${value.toLocaleString("en")}`)].join(" · "));
   return [records, line("Sources", seen.backends), line("gpusense itself used", seen.overhead),
     seen.threshold ? h("p", {}, `Reports in text and JSON list calls of ${seen.threshold} and more one by one.`) : null,
-    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, why]) => `from ${time(at)}, ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
+    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, length, why]) => `from ${time(at)} (${length}), ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }
 

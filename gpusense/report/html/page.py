@@ -11,6 +11,7 @@ import json
 import os
 from typing import IO, Any
 
+from ..._runtime.patterns import pattern
 from ..._runtime.text import printable
 from ...session import Session
 from ..files import output
@@ -81,33 +82,41 @@ def escape(text: object) -> str:
     return markup.escape(printable(str(text)), quote=True)
 
 
+#: Between a number and its unit, which stay on one line.
+_UNIT = pattern(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B(?:/s)?|MHz|W|°C)(?!\w))")
+
+
+def _prose(text: object) -> str:
+    return _UNIT.sub("\N{NO-BREAK SPACE}", escape(text))
+
+
 def _head(data: PageData, embedded: bool) -> str:
     style = page_file("page.css")
     verdict = data.facts["findings"][0]
     took = data.facts["took"] if verdict["kind"] == "nothing_seen" else ()
-    evidence = "".join(f"<li>{escape(line)}</li>" for line in verdict["evidence"])
+    evidence = "".join(f"<li>{_prose(line)}</li>" for line in verdict["evidence"])
     tiles = "".join(
         f"<div class='tile'><dt>{escape(tile['label'])}</dt><dd>{escape(tile['value'])}</dd>"
-        + (f"<dd class='note'>{escape(tile['note'])}</dd>" if tile["note"] else "")
+        + (f"<dd class='note'>{_prose(tile['note'])}</dd>" if tile["note"] else "")
         + "</div>"
         for tile in next(one for one in data.facts["phases"] if one["judged"])["tiles"]
     )
-    fix = f"<p class='fix'><b>Try</b> {escape(verdict['fix'])}</p>" if verdict["fix"] else ""
-    notes = "\n".join(f"<p class='note'>{escape(note)}</p>" for note in data.facts["notes"])
+    fix = f"<p class='fix'><b>Try</b> {_prose(verdict['fix'])}</p>" if verdict["fix"] else ""
+    notes = "\n".join(f"<p class='note'>{_prose(note)}</p>" for note in data.facts["notes"])
     of = f" · in the {escape(verdict['of'])}" if verdict["of"] else ""
     saving = f" · could save up to {escape(verdict['saving'])}" if verdict["saving"] else ""
     sure = f"<p class='quiet'>Confidence: {escape(verdict['confidence'])}{of}{saving}</p>"
     if verdict["kind"] == "nothing_seen":  # of which there is nothing to be sure
         sure = ""
-    told = f"""<p class="sentence">{escape(verdict["title"])}</p>
+    told = f"""<p class="sentence">{_prose(verdict["title"])}</p>
 <ul>{evidence}</ul>
 {fix}
 {sure}"""
     if took:  # the program's time is the result, and that there was no GPU a remark
         advice = verdict["fix"] or "If there should be one, run gpusense doctor."
-        told = f"""<p class="sentence">{escape(took[0])}</p>
-<ul>{"".join(f"<li>{escape(line)}</li>" for line in took[1:])}</ul>
-<p class="quiet">{escape(verdict["title"])} {escape(advice)}</p>"""
+        told = f"""<p class="sentence">{_prose(took[0])}</p>
+<ul>{"".join(f"<li>{_prose(line)}</li>" for line in took[1:])}</ul>
+<p class="quiet">{_prose(verdict["title"])} {escape(advice)}</p>"""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -125,7 +134,7 @@ def _head(data: PageData, embedded: bool) -> str:
 <h2>{"Result" if took else "Verdict"}</h2>
 {told}
 </section>
-<p id="sentence">{escape(data.facts["sentence"])}</p>
+<p id="sentence">{_prose(data.facts["sentence"])}</p>
 {notes}
 <nav id="phases" aria-label="Phase of the run"></nav>
 <dl id="tiles">{tiles}</dl>

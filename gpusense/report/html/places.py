@@ -18,6 +18,7 @@ from ..._runtime.text import one_line
 from ...analysis.busy import DeviceKey
 from ...analysis.facts import Facts, Finding
 from ...analysis.operation import Operation
+from ...analysis.ranks import job_of, ranks_of
 from ...analysis.view import View
 from ...analysis.words import copies_text
 from ..divisions import GAPS, Divisions
@@ -112,8 +113,13 @@ class Places:
         return self._place(("way", what), label(direction), "copy", lambda: self._times(mine), len(mine), group)
 
     def finding(self, finding: Finding) -> int | None:
-        """Of the gaps, copies or kernels that it is about, on its device; else of the phase in which it holds."""
+        """Of the gaps, copies, kernels or waits of ranks that it is about, on its device; else of the phase in which it
+        holds."""
         cause, where = _CAUSES.get(finding.kind), finding.where
+        if finding.kind == "late_rank":
+            times = partial(self._waits_for, where)
+            if (place := self._place(("late", where), f"waiting for {where}", "wait", times)) is not None:
+                return place
         about = [views for views in self._divisions.views.values() if finding.device in ("", views[0].called)]
         device = about[0][0].key if finding.device and about else None
         if cause:
@@ -262,6 +268,14 @@ class Places:
         for record in self._facts.session.blocks:
             found.setdefault(record.path, []).append((record.start_ns, max(record.start_ns, record.end_ns)))
         return found
+
+    def _waits_for(self, late: str) -> list[_Times]:
+        """From the first rank's arrival to the last one's, of collectives in which a rank that is late came last."""
+        answer, told = self._facts.session.once(ranks_of), self._facts.session.once(job_of).told
+        if answer is None or told is None:
+            return []
+        places = {at for at, row in enumerate(answer.ranks) if row.name == late} or set(answer.together)
+        return [(each.parts[0].start_ns, each.last.start_ns) for each in told.joined if each.last.process in places]
 
     @staticmethod
     def _gaps(about: list[list[View]], cause: str, phase: str) -> list[_Times]:

@@ -44,7 +44,8 @@ function table(id, of) {
   const groups = of.groups && h("tr", { class: "groups" }, of.groups.map(([head, wide]) => (head ? h("th", { scope: "colgroup", colspan: wide }, head) : h("td", { colspan: wide }))));
   const section = h("section", id ? { id } : {}, name, of.words ? h("div", { class: "controls" }, search, count) : null,
     h("div", { class: "table" }, h("table", {}, h("thead", {}, groups, h("tr", {}, heads)), body)),
-    of.words || !of.more() ? null : h("p", { class: "note" }, `${of.more().toLocaleString("en")} more`));
+    of.words || !of.more() ? null : h("p", { class: "note" }, `${of.more().toLocaleString("en")} more`),
+    (of.remarks || []).map((remark) => h("p", { class: "note" }, remark)));
   document.addEventListener("gpusense:selected", ({ detail }) => {
     for (const line of body.children) line.classList.toggle("selected", of.called(lines[line.dataset.at]) === detail.name);
   });
@@ -76,11 +77,11 @@ function operations(id, title, share, rows, more) {
 
 /** A table that comes as text. One with `values` can be sorted and searched; one with `depths` is a tree. */
 function plainTable(of) {
-  const { heads, rows, values, depths, paths, groups } = of, starts = new Set();
+  const { heads, rows, values, depths, paths, groups, remarks } = of, starts = new Set();
   (groups || []).reduce((at, [, wide]) => { if (at) starts.add(at); return at + wide; }, 0);
   const numbers = rows.map((_, at) => at);
   return table(of.title === "Blocks" ? "blocks" : "", {
-    title: () => of.title, note: () => `${data.phases.length > 1 ? "of the whole run, whichever phase is chosen; " : ""}${of.note}`, groups, rows: () => numbers, more: () => of.more, noun: of.title.toLowerCase().replace(/s$/, ""), sorted: -1,
+    title: () => of.title, note: () => `${data.phases.length > 1 ? "of the whole run, whichever phase is chosen; " : ""}${of.note}`, groups, remarks, rows: () => numbers, more: () => of.more, noun: of.title.toLowerCase().replace(/s$/, ""), sorted: -1,
     place: (row) => (of.places ? of.places[row] : null), called: (row) => rows[row][0], words: values && ((row) => paths[row]),
     columns: heads.map((head, at) => ({
       head, hint: of.hints && of.hints[at], first: starts.has(at), value: values && at ? (row) => values[row][at - 1] : undefined,

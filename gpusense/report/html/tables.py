@@ -26,10 +26,12 @@ from ...analysis.operation import Operation
 from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import intensity_text, measured, rate_of, roofline, told
 from ...session import Session
+from ..sampling import remarks
 from ..tracks import DIRECTIONS, label
 from .places import Places
 
 _ROWS = 20
+_COUNTED = "Counters by block"
 #: So many ranks have a row each; of more those that are alike have one.
 _EACH_RANK = 8
 
@@ -67,9 +69,9 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             lambda: _warm_up(facts, several),
         ),
         (
-            "Counters by block",
-            "counted while the device did a block's work; of peak: of what the memory can move; shared: work of others",
-            ("Block", "Device", "Time", "SM", "Tensor", "DRAM", "Of peak", "PCIe", "Shared with"),
+            _COUNTED,
+            "sampled: of the time from first to last work; of peak: of what memory can move; shared: work of others",
+            ("Block", "Device", "Sampled", "SM", "Tensor", "DRAM", "Of peak", "PCIe", "Shared with"),
             lambda: _counters(session),
         ),
         (
@@ -123,10 +125,11 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         rows = make()
         if rows:
             shown = rows[:_ROWS]
+            told = remarks(session) if title == _COUNTED else []
             table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": [row.cells for row in shown]}
             if places is not None:
                 table["places"] = [row.place(places) if row.place is not None else None for row in shown]
-            tables.append({**table, "more": len(rows) - len(shown)})
+            tables.append({**table, "remarks": told, "more": len(rows) - len(shown)})
     return tables
 
 
@@ -228,7 +231,7 @@ def _counters(session: Session) -> _Rows:
             (
                 one_line(" › ".join(row.path)) if row.path else "(all work)",
                 device_text(session.devices, "cuda", row.device),
-                time_text(row.device_ns) + (" by the host" if row.by == "host" else ""),
+                f"{time_text(row.sampled_ns)} of {time_text(row.device_ns)}",
                 share(row.sm_active_percent),
                 share(row.tensor_percent),
                 rate_text(row.dram_bytes_per_s),
@@ -239,6 +242,7 @@ def _counters(session: Session) -> _Rows:
             partial(Places.block, path=row.path),
         )
         for row in session.once(block_shares)
+        if row.reason is None or not row.path
     ]
 
 

@@ -12,7 +12,7 @@ import gpusense
 from gpusense import doctor
 from gpusense._records.records import BLOCK_TIMES
 from gpusense.analysis.findings import verdict
-from gpusense.backends.block_times import marks, source
+from gpusense.backends.block_times import marks
 from gpusense.exporters.opentelemetry._inside import OfSession, OfTracer
 from gpusense.report import json as json_report
 from gpusense.report import text
@@ -26,7 +26,7 @@ NEVER = ("no GPU work", "No GPU work", "0 kernels", "no kernel")
 @pytest.fixture
 def tracer(driver, no_library, monkeypatch):
     monkeypatch.setattr(marks, "monotonic_ns", monotonic_ns)
-    monkeypatch.setattr(source, "MARK_NS", 0)
+    monkeypatch.setattr(marks, "APART_NS", 0.0)
     driver.set_mark(0)
     driver.library.fake_cuda_real_time()
     control = begun(monkeypatch, lambda: None)
@@ -160,14 +160,15 @@ def test_a_session_file_has_them_and_the_setting_is_fixed_while_recording(
     path = tmp_path / "run.gpusense"
     run = control.start_session(mode="file", path=str(path), kernels="blocks")
     steps(driver, ahead=0)
-    gpusense.configure(kernels="every")
+    assert gpusense.configure(kernels="every", threshold_us=7).kernels == run.tracer.config.kernels == "blocks"
+    assert run.tracer.config.threshold_us == 7
     run.finish()
     session = gpusense.load(path)
     assert sum(type(record) is gpusense.GpuBlockTime for record in session.records) == 15
     assert session.meta["capture"]["state"] == "blocks"
     assert session.meta["sources"]["block_times"]["timed"] == 15
     assert session.counters.seen == 30
-    assert "kernels='every' has no effect" in caplog.text
+    assert "kernels='every' takes hold when it begins next" in caplog.text
 
 
 def test_doctor_says_whether_it_would_work_and_whether_it_is_asked_for(driver, monkeypatch):

@@ -15,7 +15,7 @@ def told():
 
 @pytest.fixture
 def found(told):
-    made = hosts.Hosts(lambda: told.append("leaves"), lambda: told.append("arrives"))
+    made = hosts.Hosts(*(lambda name=name: told.append(name) for name in ("leaves", "arrives", "came")))
     yield made
     made.forget()
 
@@ -68,7 +68,7 @@ def test_torch_says_the_streams_of_the_thread_and_when_it_goes_to_another(found,
     assert found.streams((0,)) is found.streams(())
     assert found.streams((0, 1)).streams == (hosts.Current(0, 0), hosts.Current(1, 70))
     assert torch.cuda.set_stream(80) == "set"
-    assert told == ["leaves", "arrives"]
+    assert told == ["came", "leaves", "arrives"]
     assert found.streams(()).streams == (hosts.Current(1, 80),)
     found.forget()
     assert torch.cuda.set_stream is original
@@ -87,17 +87,26 @@ def test_cupy_says_its_stream_keeps_it_and_tells_of_each_way_to_another(found, c
     stream = cupy.cuda.Stream(90)
     with stream:
         assert found.streams(()).streams == (hosts.Current(None, 90, stream),)
-    assert told == ["leaves", "leaves", "arrives", "arrives", "leaves", "arrives"]  # enters by its own ``use``
+    assert told == ["came", "leaves", "leaves", "arrives", "arrives", "leaves", "arrives"]  # enters by its own ``use``
     told.clear()
     stream.use()
     assert told == ["leaves", "arrives"]
 
 
-def test_a_library_is_met_once_it_is_imported_to_its_end(found, torch):
+def test_of_two_libraries_both_say_their_streams_where_they_have_any(found, torch, cupy):
+    assert found.streams(()).streams == (hosts.Current(1, 70), hosts.Current(None, 0, cupy.current))
+    found.forget()
+    torch.cuda.is_initialized = lambda: False
+    assert found.streams(()).streams == (hosts.Current(None, 0, cupy.current),)
+
+
+def test_a_library_is_met_once_it_is_imported_to_its_end(found, torch, told):
     torch.__spec__ = SimpleNamespace(_initializing=True)
-    assert found.look() == 0
+    found.look()
+    assert told == []
     torch.__spec__ = None
-    assert found.look() == 1
+    found.look()
+    assert told == ["came"]
 
 
 def test_a_library_of_another_shape_says_nothing_and_nothing_fails(found, torch, caplog):
@@ -113,7 +122,7 @@ def test_a_switch_that_fails_is_the_librarys_and_the_stream_is_looked_at_all_the
     found.look()
     with pytest.raises(RuntimeError, match="the library's"):
         cupy.cuda.Stream(1).use()
-    assert told == ["leaves", "arrives"]
+    assert told == ["came", "leaves", "arrives"]
 
 
 def test_what_fails_in_us_does_not_reach_the_library(torch, caplog, monkeypatch):
@@ -122,7 +131,7 @@ def test_what_fails_in_us_does_not_reach_the_library(torch, caplog, monkeypatch)
     def fails():
         raise ValueError("ours")
 
-    found = hosts.Hosts(fails, fails)
+    found = hosts.Hosts(fails, fails, list)
     found.look()
     assert torch.cuda.set_stream(80) == "set"
     assert "a change of streams was not noticed" in caplog.text

@@ -145,7 +145,7 @@ class RangeProfiler:
         self._object: Any = None  # while it is enabled
         self._configured: _Set | None = None
         self._failed = self._running = False
-        self._hosts = Hosts(_nothing, _nothing)
+        self._hosts = Hosts(_nothing, _nothing, _nothing)
         announce("cuptiProfilerInitialize")
         host.initialize(api)
         self.chip = host.chip_of(self._ask, device)

@@ -1,0 +1,47 @@
+"""What a reader of shares by block should know of the samples that they are from, in sentences."""
+
+from collections.abc import Iterator
+
+from .._records.device_identity import device_text
+from .._runtime.text import count_text, one_line, time_text
+from ..analysis.counters import BlockShares, block_shares, samplings_moved
+from ..analysis.sampling import missing_text, since_text
+from ..session import Session
+
+_MOST_NAMES, _MOST_REASONS = 4, 3
+
+
+def remarks(session: Session) -> list[str]:
+    """How each device was sampled, what is missing, and which blocks are not shown."""
+    found, rows = [], session.once(block_shares)
+    for one in samplings_moved(session):
+        device = device_text(session.devices, "cuda", one.device)
+        error = "nobody knows how much" if one.clock_error_ns is None else time_text(one.clock_error_ns)
+        begin, end = (since_text(session, at) for at in (one.start_ns, one.end_ns))
+        found.append(
+            f"{device}: {count_text(one.samples, 'sample')} of {time_text(one.interval_ns)}, from {begin} to {end} "
+            f"after the start; their times may be off by {error}."
+        )
+        missing = missing_text(session, one)
+        found += [f"{device}: {missing}."] if missing else []
+        found += _hidden(device, [row for row in rows if row.device == one.device])
+    return found
+
+
+def _hidden(device: str, rows: list[BlockShares]) -> Iterator[str]:
+    """Which blocks have no figures and why."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason is not None:
+            reasons.setdefault(row.reason, []).append(one_line(" › ".join(row.path)) if row.path else "(all work)")
+    for reason, names in [*reasons.items()][:_MOST_REASONS]:
+        more = f" and {count_text(len(names) - _MOST_NAMES, 'more block')}" if len(names) > _MOST_NAMES else ""
+        yield f"{device}, not shown: {', '.join(names[:_MOST_NAMES])}{more}. {reason[:1].upper()}{reason[1:]}."
+    left = sum(map(len, [*reasons.values()][_MOST_REASONS:]))
+    if left:
+        yield f"{device}, not shown either: {count_text(left, 'more block')}; the JSON report says why."
+    if any(row.by == "host" for row in rows):
+        yield (
+            f"{device}: its work was not recorded, so a block has the time in which the program was in it. What the "
+            "device does later counts for the block that is open then."
+        )
