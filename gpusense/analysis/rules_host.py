@@ -15,7 +15,7 @@ from .._runtime.text import count_text, one_line, percent_text, time_text
 from .facts import Facts, Finding, waits_for_device
 from .intervals import total
 from .program import INTERLUDE, START_UP, STEADY, compiles
-from .startup import StartUp, dominates, start_up
+from .startup import LARGE, StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
 from .words import among_steps, block_text, each_text, kernel_text, path_text, place_text, places_text
@@ -802,7 +802,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
         unusual = max(first - low, steps.starts[0] - first) - _ORDINARY_NS
         warm = f", with {count_text(steps.warm_up, 'slow first step')} in it" if steps.warm_up else ""
         large, parts = (
-            ", ".join(f"{time_text(part)} {what}" for what, part in divided.large(share)) for share in (0.2, 0.01)
+            ", ".join(f"{time_text(part)} {what}" for what, part in divided.large(share)) for share in (LARGE, 0.01)
         )
         yield Finding(
             "startup",
@@ -813,13 +813,29 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
                 *_computed(view, divided.unused, "from CUDA's initialisation to the device's first work"),
                 *_longest_pause(view, divided),
             ),
-            "If runs stay as short as this: cache what is compiled, load weights straight to the device, import less.",
+            _shorter(divided),
             "high",
             unusual if unusual > 0 else None,
             phase=START_UP,
             share=spent / (high - low),
             device=view.called,
         )
+
+
+#: What makes parts of a start-up shorter, by what their names have in them.
+_SHORTER = {
+    "first time": "cache what is compiled",
+    "before copies": "load weights straight to the device",
+    "before CUDA was": "import less, and make on the device what is made before",
+    "first work": "do on the device, or beside it, what the host does first",
+}
+
+
+def _shorter(divided: StartUp) -> str:
+    """What to do about the large parts; about all that may be one where none is."""
+    large = ", ".join(what for what, _ in divided.large(LARGE))
+    advice = [fix for part, fix in _SHORTER.items() if part in large] or _SHORTER.values()
+    return f"If runs stay as short as this: {'; '.join(advice)}."
 
 
 def _longest_pause(view: View, divided: StartUp) -> list[str]:
