@@ -368,7 +368,7 @@ def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
         f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
         [
             f"The longest: {'; '.join(pauses[:3])}.",
-            *_computed(view, [(starts[at], view.walk.gaps.end[at]) for at in long]),
+            *_computed(view, view.when(sorted(long))),
         ],
         "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
         where=place_text(view, long[:1]),
@@ -456,6 +456,7 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
                 f"{_per_step(view, len(gaps))}."
             ),
             *_meanwhile(view, gaps),
+            *_computed(view, view.when(gaps)),
             *([f"Of this time {places}."] if places else []),
             *([f"{loader.text}."] if loader else [_ENDS[what]] if what in _ENDS else []),
         ],
@@ -516,7 +517,7 @@ def _stall(view: View, stall: Stall) -> Finding:
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
             *_meanwhile(view, gaps),
-            *_computed(view, [(view.walk.gaps.start[at], view.walk.gaps.end[at]) for at in gaps]),
+            *_computed(view, view.when(gaps)),
             *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (

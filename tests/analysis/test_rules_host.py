@@ -178,8 +178,10 @@ def test_of_two_long_pauses_among_many_it_says_so_and_calls_neither_an_input():
         loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
         if number in (30, 60):
             loop.copy("cpu_to_gpu", gap=3000 * MS)
-    found = verdict(loop.session())
+    readings = [(T0 + at, 2 * at) for at in range(0, loop.at + MS, 10 * MS)]
+    found = verdict(loop.session(cpu_time=readings))
     assert found.title.endswith(", waiting for the host: 6.00 s of that in 2 pauses.")
+    assert "The process computed then, on 2.0 cores on average." in found.evidence
     assert found.where == "between kernel_30_0 and a copy to the device"
     assert found.fix.startswith("Ask a profiler of Python")
 
