@@ -60,6 +60,14 @@ def test_a_compiler_s_block_is_no_step(name):
     assert (found.name, found.inner) == ("compiled_step", 3)
 
 
+def test_blocks_that_hold_no_whole_number_of_steps_are_none():
+    run = training(120)
+    starts = program(run).steps.starts[::9][:13]
+    rows = [row._replace(path=("now and then",)) for row in run.records]
+    blocks = [block(("now and then",), start - T0, start - T0 + 80 * MS) for start in starts]
+    assert program(session(*rows, *blocks, end=1_500 * MS)).steps.name == "step"
+
+
 def test_slow_first_steps_belong_to_the_start_up():
     found = program(training(warm_up=3))
     assert found.steps.warm_up in (1, 2)  # before the first there is nothing that tells where it began
