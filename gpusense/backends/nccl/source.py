@@ -25,7 +25,7 @@ LAST = 1_000
 #: By how much the two clocks move apart at most: 100 µs a second; while the host's is being set right, 1 ms.
 DRIFT, MOST_DRIFT = 1e-4, 1e-3
 #: From the launch of a kernel until NCCL tells of it, unless its thread is interrupted.
-LAUNCH_NS = 1_000_000
+LAUNCH_NS = 200_000
 #: Bounds of the offset may contradict each other by so much and still be of the collectives that they seem to be of.
 TOLERATED_NS = 200_000
 #: Why there are no times where there might be.
@@ -65,10 +65,11 @@ class DeviceClock:
         low, high = max(before_ns, slot.begun_ns - LAUNCH_NS) - start_ns, slot.first_seen_ns - slot.first_ns
         self.low = low if self.low is None else max(low, self.low - elapsed * DRIFT)
         self.high = high if self.high is None else min(high, self.high + elapsed * DRIFT)
-        impossible = before_ns and before_ns - start_ns > self.high + elapsed * MOST_DRIFT + TOLERATED_NS
-        self.astray = bool(impossible) or self._collide(slot)
-        if self.low > self.high:  # one of them was held too long; what was seen last is believed
-            self.low, self.high = min(low, high), high
+        too_early_ns = before_ns - start_ns - self.high if before_ns else 0
+        self.astray = too_early_ns > elapsed * MOST_DRIFT + TOLERATED_NS or self._collide(slot)
+        if too_early_ns > 0:  # the bound was held too long; what was seen last is believed
+            self.high = high
+        self.low = min(self.low, self.high)
 
     def _collide(self, slot: Slot) -> bool:
         """Whether a channel ends before it begins, or has two things to do at a time that were launched one by one."""
