@@ -30,6 +30,8 @@ LAUNCH_NS = 200_000
 TOLERATED_NS = 200_000
 #: Why there are no times where there might be.
 ASTRAY = "NCCL gives times of earlier ones, as it does once CUDA graphs and other launches have taken turns"
+#: The same of ends: one of the threads that send tells of it, whatever those that receive still wait for.
+SHARED = "NCCL tells of one end for what a kernel sends and receives at a time"
 
 
 class DeviceClock:
@@ -163,9 +165,12 @@ class NcclSource:
             now_ns = time.monotonic_ns()
             taken = self.plugin.take(now_ns)
             communicators = self.plugin.communicators() if taken else {}
-            records = [self._record(slot, communicators, ended=True) for slot in taken]
-            for record in records:
+            shared = _share_an_end(taken, communicators)
+            records = [self._record(slot, communicators, ended=slot.ticket not in shared) for slot in taken]
+            for at, record in enumerate(records):
                 self._note(record)
+                if taken[at].ticket in shared and not record.attributes:
+                    record = records[at] = record._replace(channels=(), attributes={"untimed": SHARED})
                 if record.attributes and (why := record.attributes.get("untimed")):
                     self._without_times[why] = self._without_times.get(why, 0) + 1
             on_records = self._on_records
@@ -324,6 +329,23 @@ class NcclSource:
             thread=slot.thread,
             attributes={"untimed": why} if why else {"timing": "host"} if by_host else None,
         )
+
+
+def _share_an_end(slots: list[Slot], communicators: dict[int, Communicator]) -> set[int]:
+    """Tickets of sends and receives whose end is told with another's; of a send and a receive it is the send's own."""
+    works: dict[Any, list[tuple[bool, int]]] = {}
+    for slot in slots:
+        if slot.channels and not events.is_collective(slot.event):
+            of = communicators.get(slot.row)
+            receives = events.is_receive(slot.event, of.version if of else events.NEWEST)
+            for part in slot.channels:
+                works.setdefault((slot.row, part), []).append((receives, slot.ticket))
+    return {
+        ticket
+        for work in works.values()
+        for receives, ticket in work
+        if len(work) > 1 and (receives or len(work) > 2 or not any(other for other, _ in work))
+    }
 
 
 def _span(channels: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
