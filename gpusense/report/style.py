@@ -9,7 +9,7 @@ from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
 #: Between one of them and its number no line ends.
-_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "W", "°C"))
+_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "MHz", "W", "°C"))
 _UNITS |= {f"{size}B{of}" for size in ("", "k", "M", "G", "T") for of in ("", "/s")}
 _GLUE = "\N{NO-BREAK SPACE}"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -39,7 +39,7 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        text = _glued(self._one(text))
+        text = glued(self._one(text))
         lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
         return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
@@ -70,7 +70,7 @@ class Style(NamedTuple):
         return self.fit("█" * full + "░" * (length - full))
 
 
-def _glued(text: str) -> str:
+def glued(text: str) -> str:
     """With a no-break space before each unit."""
     first, *words = text.split(" ")
     parts, before = [first], first
