@@ -54,6 +54,7 @@ from .._runtime.interrupts import is_the_programs
 from . import identity
 from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
+from .cpu_time import CpuTime
 from .hang import HangWatch, WaitWatch
 from .live_store import LiveStore
 from .losses import Losses
@@ -133,7 +134,7 @@ class Recorder:
         self.sources = Sources(lambda: self.owner.on_own_thread())
         self.sinks = Sinks()
         self.clock = SESSION
-        self.thread_names = ThreadNames()
+        self.thread_names, self.cpu_time = ThreadNames(), CpuTime()
         self.start_ns = now_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
@@ -702,6 +703,7 @@ class Recorder:
         self._look_for_waits()
         self.clock.look()
         self.thread_names.look()
+        self.cpu_time.look()
         if self.begun is not None and self.capture is not None and self.capture.running:
             begun, self.begun = self.begun, None
             begun()
@@ -1089,6 +1091,7 @@ class Recorder:
             "clock_steps": [step for step in self.clock.steps if step[0] >= self.start_ns],
             "clock_ahead_ns": self.clock.ahead_ns,
             "threads": self.thread_names.rows(),
+            "cpu_time": self.cpu_time.rows(),
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
             **self._hangs(),

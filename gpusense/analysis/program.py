@@ -191,6 +191,22 @@ class Program:
             spans.sort()
         return dict(sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))))
 
+    def cores(self, spans: "list[tuple[int, int]]") -> float | None:
+        """On how many cores the process computed in some times, on average; None where no readings tell: those before
+        and after a time must lie close to it."""
+        try:
+            times, spent = zip(*(self._meta.get("cpu_time") or ()), strict=True)
+            used = whole = 0
+            for start, end in spans:
+                low, high = bisect_right(times, start) - 1, bisect_left(times, end)
+                if low < 0 or 4 * (times[high] - times[low]) > 5 * (end - start):
+                    return None
+                used += spent[high] - spent[low]
+                whole += times[high] - times[low]
+        except (IndexError, TypeError, ValueError):  # not known, or what somebody made up
+            return None
+        return used / whole if whole else None
+
     @property
     def other_threads(self) -> list[str]:
         """The names of Python's threads beside the main one, as far as they are known."""

@@ -36,8 +36,9 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     captures = _captures(session)
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
     reasons = _losses(session)
-    if not reasons and session.meta.get("complete") is False and not processes_of(session):
-        reasons = [f"{ended_text(session.meta)}, and nothing of its work was written until then"]
+    could = any(one.get("state") != "unavailable" for one in captures)
+    if not reasons and session.meta.get("complete") is False and could and not processes_of(session):
+        reasons = [f"{ended_text(session.meta)}, and nothing of its work on a GPU was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
     without = [
         NOT_USED if one.get("state") == "armed" else one.get("reason") or idle

@@ -367,7 +367,10 @@ def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
         cause.total_ns,
         f"{view.text} is idle for {each_text(view, cause.total_ns)}, waiting for the host: "
         f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
-        [f"The longest: {'; '.join(pauses[:3])}."],
+        [
+            f"The longest: {'; '.join(pauses[:3])}.",
+            *_computed(view, [(starts[at], view.walk.gaps.end[at]) for at in long]),
+        ],
         "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
         where=place_text(view, long[:1]),
     )
@@ -468,6 +471,20 @@ def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     return _spent_in(view.blocks(gaps), sum(spent for *_, spent in view.places(gaps)))
 
 
+def _computed(view: View, spans: "list[tuple[int, int]]", when: str = "then") -> list[str]:
+    """Whether the host was busy itself in some times."""
+    cores = view.program.cores(spans)
+    if cores is None:
+        return []
+    if cores < _WAITED:
+        return [f"The process itself waited {when}: it computed for {percent_text(cores)} of that time."]
+    return [f"The process computed {when}, on {cores:.1f} cores on average."]
+
+
+#: A process that computes less waits for a disk, a network or another process.
+_WAITED = 0.2
+
+
 def _spent_in(blocks: Sequence[tuple[Path, int]], whole: float) -> list[str]:
     named = [(path, spent / whole) for path, spent in blocks if spent * 10 >= whole][:3]
     said = ", ".join(f"{percent_text(share)} in {path_text(path)}" for path, share in named)
@@ -500,6 +517,7 @@ def _stall(view: View, stall: Stall) -> Finding:
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
             *_meanwhile(view, gaps),
+            *_computed(view, [(view.walk.gaps.start[at], view.walk.gaps.end[at]) for at in gaps]),
             *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (
@@ -607,7 +625,7 @@ def _instead(view: View, found: _Interruptions) -> tuple[list[str], str]:
     """Where the host was in the interruptions, and what to do about them."""
     spans = [span for span, _ in view.interludes]
     blocks = view.blocks_in(spans) if view.host.segments else ()
-    said = _spent_in(blocks, total(spans))
+    said = [*_spent_in(blocks, total(spans)), *_computed(view, spans)]
     if 2 * sum(spent for path, spent in blocks if compiles(path[-1])) > found.lost:
         return said, "Keep shapes fixed, and let the compiler keep what it has made (jax_compilation_cache_dir, say)."
     if found.saved >= _SAVES * found.number:
@@ -793,6 +811,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
             f"{steps.number:,} steps after it take {time_text(sum(map(sub, steps.ends, steps.starts)))}.",
             (
                 f"It is all that comes before the first step at full speed: {parts}.",
+                *_computed(view, divided.unused, "from CUDA's initialisation to the device's first work"),
                 *_longest_pause(view, divided),
             ),
             "If runs stay as short as this: cache what is compiled, load weights straight to the device, import less.",

@@ -210,7 +210,7 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    known = ("notes", "imported_from", "step_block", "figures", ENDED_BY)
+    known = ("notes", "imported_from", "step_block", "figures", "cpu_time", ENDED_BY)
     more: dict[str, Any] = {name: session.meta[name] for name in known if session.meta.get(name)}
     return [{"root": root, **{name: session.meta.get(name) for name in names}, **more}]
 

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, session, sync
+from support.sessions import H100, MS, T0, US, alloc, block, compute, copy, kernel, session, sync
 
 from gpusense.analysis import findings as _findings
 from gpusense.analysis.facts import Finding
@@ -282,14 +282,14 @@ def test_what_happens_once_is_said_after_what_holds_in_each_step():
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "said"),
+    ("name", "size", "cores", "said", "busy"),
     [
-        ("backend_compile_and_load", 4, "let the compiler keep"),
-        ("save", 1 << 20, "If it saves or logs"),
-        ("solve", 4, "Look at what the host does"),
+        ("backend_compile_and_load", 4, 1.0, "let the compiler keep", "The process computed then, on 1.0 cores"),
+        ("save", 1 << 20, 0.05, "If it saves or logs", "The process itself waited then: it computed for 5.0 %"),
+        ("solve", 4, 15.8, "Look at what the host does", "The process computed then, on 15.8 cores on average."),
     ],
 )
-def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(name, size, said):
+def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(name, size, cores, said, busy):
     loop, blocks = Loop(), []
     for step in range(60):
         loop.kernels(100, 50 * US, 1 * US)
@@ -299,8 +299,10 @@ def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(na
             blocks.append(block([name], loop.at - 40 * MS, loop.at + 500 * MS))
             loop.at += 500 * MS
     loop.records += blocks
-    found = verdict(loop.session())
+    readings = [(T0 + at, round(cores * at)) for at in range(0, loop.at + MS, 10 * MS)]
+    found = verdict(loop.session(cpu_time=readings))
     assert found.title.startswith("Every 15 steps the loop stops for ")
+    assert any(line.startswith(busy) for line in found.evidence)
     assert any(f"in “{name}”" in line for line in found.evidence)
     assert said in found.fix
 

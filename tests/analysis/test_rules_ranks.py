@@ -1,7 +1,7 @@
 """Who is late, and why: each reason on one of four ranks."""
 
 import pytest
-from support.ranks import collective, job_rank
+from support.ranks import collective, job_rank, kernel_of
 from support.sessions import MS, US, session
 
 from gpusense.analysis.findings import findings
@@ -31,6 +31,24 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
     assert alike_text(answer) == "Ranks 0, 1 and 3 hardly differ; rank 2 is apart."
     slow = answer.ranks[2]
     assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
+
+
+def test_of_ranks_that_share_a_device_blocks_say_where_the_late_one_is():
+    runs = [job_rank(rank, 2, steps=30, late=1, why="load") for rank in range(2)]
+    for run in runs:
+        run.devices = runs[0].devices
+    first = findings(merge(runs))[0]
+    assert (first.kind, first.where) == ("late_rank", "rank 1")
+    assert ": its host is in “step › load” meanwhile, 3.9" in first.title
+    assert first.evidence[0].startswith("Its host is in “step › load” for ")
+
+
+def test_a_late_rank_is_the_verdict_although_it_works_on_for_long():
+    runs = [job_rank(rank, 2, steps=8, late=1, why="load") for rank in range(2)]
+    runs[1].records.append(kernel_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60 * MS, 4000 * MS, stream=20))
+    runs[1].meta["end_ns"] += 4000 * MS
+    first = findings(merge(runs))[0]
+    assert (first.kind, first.share > 0.5) == ("late_rank", True)
 
 
 def test_ranks_that_were_not_recorded_are_part_of_the_evidence():

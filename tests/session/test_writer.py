@@ -13,7 +13,7 @@ import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
 
 from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
-from gpusense._records.records import OPEN_AT_END, BlockRecord
+from gpusense._records.records import NO_GPU, OPEN_AT_END, BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
@@ -170,6 +170,9 @@ def test_more_is_added_to_the_file_of_a_program_that_was_killed(tmp_path):
     assert [(record.path, record.end_ns) for record in left] == [(("run",), T0 + 500)]
     assert [chunk.sequence for chunk in chunks(path)[0]] == [0, 1, 2]
     assert session.verdict.fix.endswith("If it crashes, `gpusense run -X faulthandler …` says where.")
+    session = load(path)
+    session.meta["capture"] = {"state": "unavailable", "reason": NO_GPU}
+    assert session.verdict.title == f"No GPU work was seen: {NO_GPU}."
 
 
 @pytest.mark.parametrize("reused", [True, False])
