@@ -174,7 +174,12 @@ class Ending:
             prune()
 
     def _worked_out(self) -> str:
-        """The answer to a run that has ended; nothing if it is to be quiet."""
+        """The answer to a run that has ended; nothing if it is to be quiet, and then only what else was asked for is
+        read."""
+        asked = not self._quiet or self._report or self._open or self.spans
+        if not asked and self.path in (None, self.recording.path):
+            self.recording.end()
+            return ""
         session = self.recording.finish(each_block=self.spans is not None)
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
@@ -200,12 +205,17 @@ class Ending:
         return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
 
     def _answer(self, session: Any, more: list[str]) -> str:
-        from ..report import text
+        from ..report import unused
         from ..report.style import style_of
 
-        spans = [self.spans.end(session, self.exit_code)] if self.spans is not None else []
-        kept = KEPT if self._kept() is not None and self.path is None else None
-        lines = text.summary(session, style_of(sys.__stderr__), self.shown, more=[*spans, *more], next_step=kept)
+        more = [*([self.spans.end(session, self.exit_code)] if self.spans is not None else []), *more]
+        style = style_of(sys.__stderr__)
+        lines = unused.answer(session, style) if self.path is None and not more else []
+        if not lines:
+            from ..report import text
+
+            kept = KEPT if self._kept() is not None and self.path is None else None
+            lines = text.summary(session, style, self.shown, more=more, next_step=kept)
         return "\n".join(lines) + "\n"
 
     def _missing(self) -> list[str]:

@@ -12,6 +12,7 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
+from .._tracing.select import control, possible
 from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
@@ -198,8 +199,6 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
 
 
 def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
-    from .._tracing.select import control
-
     found = chosen(settings)
     _load_what_ending_needs(settings.quiet)
     file = None if live else ending.session_file()
@@ -256,7 +255,8 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
 
 
 def _load_what_ending_needs(quiet: bool) -> None:
-    """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
+    """Importing at exit would come too late: the program may have changed folders, limits or imports by then. Where no
+    GPU can be used only what says so is loaded; blocks, if the program has some, are told by what is imported then.
 
     What is loaded by now is no garbage: the program's collector need not look at it again and again.
     """
@@ -265,10 +265,13 @@ def _load_what_ending_needs(quiet: bool) -> None:
     searched = gc.isenabled()
     gc.disable()
     try:
-        from ..session import Session, _merge, _replay, _writer  # noqa: F401
+        from ..session import Session, _json, _names, _replay, _writer  # noqa: F401
 
         if not quiet:
+            from ..report import unused  # noqa: F401
+        if not quiet and possible() is None:
             from ..report import text
+            from ..session import _merge  # noqa: F401
 
             text.summary(Session(), path="")
         gc.freeze()
