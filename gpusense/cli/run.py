@@ -265,13 +265,12 @@ def _load_what_ending_needs(quiet: bool) -> None:
     searched = gc.isenabled()
     gc.disable()
     try:
-        from ..session import Session, _json, _names, _replay, _writer  # noqa: F401
-
         if not quiet:
             from ..report import unused  # noqa: F401
+            from ..session import _names  # noqa: F401
         if not quiet and possible() is None:
             from ..report import text
-            from ..session import _merge  # noqa: F401
+            from ..session import Session, _merge, _replay  # noqa: F401
 
             text.summary(Session(), path="")
         gc.freeze()
