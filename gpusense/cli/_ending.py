@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .._capture.attachment import LATE, LATER
 from .._runtime import threads
 from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
@@ -15,9 +14,6 @@ from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
 from .._runtime.text import count_text, one_line, terminal, time_text
 from .._tracing import run
-from .._tracing.select import possible
-from ..backends.cupti import injection
-from ..session._unrecorded import ENDED_BY
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
@@ -127,6 +123,7 @@ class Ending:
 
     def _from_the_file(self, how: str) -> str:
         from ..session import load
+        from ..session._unrecorded import ENDED_BY
         from ..session._writer import add_meta
 
         path, facts = self.session_file(), {"program_end_ns": now_ns(), ENDED_BY: how}
@@ -220,6 +217,9 @@ class Ending:
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""
+        from .._tracing.select import possible
+        from ..backends.cupti import injection
+
         found = Counter(injection.notes(self.folder.path) if self.folder is not None else ())
         lines = [
             f"not recorded: {os.path.basename(name)}{f' ×{count}' if count > 1 else ''} used the GPU; {one_line(why)}"
@@ -292,6 +292,8 @@ class Waiting:
 
 def _late(session: Any) -> list[str]:
     """How long CUDA was in use before capture began, where it was."""
+    from .._capture.attachment import LATE, LATER
+
     late = [off for off in session.unseen if off.end_ns is not None and off.reason.endswith((LATE, LATER))]
     if not late:
         return []

@@ -12,7 +12,6 @@ from .._runtime import package, process
 from .._runtime.config import from_environment
 from .._runtime.errors import GpuSenseError
 from .._tracing import run as runs
-from .._tracing.select import control, possible
 from . import _outputs, _runs, _witness
 from ._arguments import Parser, add_output, add_settings, chosen, passes, seconds, share
 from ._ending import Ending, Spans
@@ -185,7 +184,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
     ending = Ending(folder, path, output if form is not None else None, form, settings)
     if folder is not None:
-        _witness.call(ending.afterwards)
+        _witness.call(ending.afterwards)  # before most is loaded: of what both processes have, each page is copied
     try:
         _record(ending, settings, command, live)
         return ending
@@ -199,6 +198,23 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
 
 
 def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
+    """Without the garbage collector: what is loaded by now is no garbage, and the program's need not look at it again
+    and again."""
+    import gc
+
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        _begin(ending, settings, command, live)
+        gc.freeze()
+    finally:
+        if searched:
+            gc.enable()
+
+
+def _begin(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
+    from .._tracing.select import control
+
     found = chosen(settings)
     _load_what_ending_needs(settings.quiet)
     file = None if live else ending.session_file()
@@ -256,24 +272,15 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
 
 def _load_what_ending_needs(quiet: bool) -> None:
     """Importing at exit would come too late: the program may have changed folders, limits or imports by then. Where no
-    GPU can be used only what says so is loaded; blocks, if the program has some, are told by what is imported then.
+    GPU can be used only what says so is loaded; blocks, if the program has some, are told by what is imported then."""
+    if quiet:
+        return
+    from .._tracing.select import possible
+    from ..report import unused  # noqa: F401
+    from ..session import _names  # noqa: F401
 
-    What is loaded by now is no garbage: the program's collector need not look at it again and again.
-    """
-    import gc
+    if possible() is None:
+        from ..report import text
+        from ..session import Session, _merge, _replay  # noqa: F401
 
-    searched = gc.isenabled()
-    gc.disable()
-    try:
-        if not quiet:
-            from ..report import unused  # noqa: F401
-            from ..session import _names  # noqa: F401
-        if not quiet and possible() is None:
-            from ..report import text
-            from ..session import Session, _merge, _replay  # noqa: F401
-
-            text.summary(Session(), path="")
-        gc.freeze()
-    finally:
-        if searched:
-            gc.enable()
+        text.summary(Session(), path="")

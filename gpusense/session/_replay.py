@@ -11,10 +11,10 @@ from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
 from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import BlockRecord, GpuKernel, Path
+from .._runtime.process import is_written
 from . import _format as file
 from ._block_chunks import unpacked
 from ._builder import Builder, rows_left_out
-from ._paths import is_written
 from ._session import Session
 from ._unrecorded import ENDED_BY, Unrecorded, open_at_end
 
