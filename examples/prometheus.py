@@ -1,4 +1,4 @@
-"""Device metrics for Prometheus, with the standard library alone; it scrapes itself once and ends.
+"""Device metrics for Prometheus, with only the standard library; it scrapes itself once and ends.
 
 python examples/prometheus.py
 """

@@ -1,4 +1,4 @@
-"""Latency of single requests to a model, and what of it the GPU worked.
+"""Latency of single requests to a model, and how much of it the GPU worked.
 
 python examples/torch_inference.py
 """

@@ -1,4 +1,4 @@
-"""gpusense on a laptop without a GPU: nothing breaks, what is not there is empty or None, and a reason stands with it.
+"""gpusense on a laptop without a GPU: nothing breaks, what is not there is empty or None, with a reason.
 
 The same program says more where there is a GPU; not a line of it changes.
 

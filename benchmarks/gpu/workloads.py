@@ -1,7 +1,8 @@
 """The programs that overhead and correctness are measured on: each function here gives one that does one step.
 
-*small*: launch-bound training, about 870 short kernels a step. *big*: compute-bound training. *graph*: replays of a
-CUDA graph. *copies*: inference with a copy to and from the device for each of many small batches.
+*small*: launch-bound training, about 870 short kernels a step; *launches*: the same with a third of the layers. *big*:
+compute-bound training. *graph*: replays of a CUDA graph. *copies*: inference with a copy to and from the device for
+each of many small batches.
 """
 
 import torch
@@ -29,6 +30,10 @@ def _train(layers, width, heads, batch, length):
 
 def small():
     return _train(12, 256, 8, 8, 64)
+
+
+def launches():
+    return _train(4, 256, 8, 8, 64)
 
 
 def big():

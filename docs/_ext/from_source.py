@@ -1,7 +1,7 @@
 """What the reference takes from the package itself: fields with their comments, the verbs of the command, and links.
 
-Two directives: ``{record} gpusense.GpuKernel`` documents a NamedTuple with a table of its fields, ``{verbs}`` all verbs
-with their arguments.
+Three directives. ``{record}`` documents NamedTuples, one a line, with a table of their fields. ``{row} gpusense.Type``
+is that table alone with what is derived from the fields, as JSON has it. ``{verbs}`` is all verbs with their arguments.
 """
 
 import ast
@@ -56,14 +56,35 @@ def field_table(record: type) -> str:
     return "\n".join(rows)
 
 
-class Record(SphinxDirective):
+def row_table(record: type) -> str:
+    """The fields of a JSON object: those of the type, and its properties."""
+    told = [(field.name, field.type, field.comment) for field in fields(record)]
+    for name, member in vars(record).items():
+        if isinstance(member, property):
+            kind = inspect.signature(member.fget).return_annotation
+            text = " ".join((member.__doc__ or "").split())
+            told.append((name, getattr(kind, "__name__", str(kind)), text))
+    rows = [f"| `{name}` | `{kind}` | {text} |".replace(" | None`", "`") for name, kind, text in told]
+    return "\n".join(["| field | type | |", "|---|---|---|", *rows])
+
+
+class Row(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        path = self.arguments[0]
-        made = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n"
-        text = f"{made}\n{field_table(find(path))}\n"
-        return self.parse_text_to_nodes(text)
+        return self.parse_text_to_nodes(row_table(find(self.arguments[0])))
+
+
+class Record(SphinxDirective):
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        return [node for path in self.content for node in self.parse_text_to_nodes(documented(path))]
+
+
+def documented(path: str) -> str:
+    made = f"```{{eval-rst}}\n.. autoclass:: {path}\n   :members:\n   :undoc-members:\n```\n"
+    return f"{made}\n{field_table(find(path))}\n"
 
 
 def verbs() -> Iterator[str]:
@@ -130,6 +151,7 @@ def _signature(app: Sphinx, what: str, name: str, item: Any, *_: Any) -> tuple[s
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("record", Record)
+    app.add_directive("row", Row)
     app.add_directive("verbs", Verbs)
     app.connect("missing-reference", _resolve)
     app.connect("autodoc-skip-member", _skip)

@@ -59,6 +59,7 @@ PROTOTYPES = prototypes(
     cuStreamDestroy_v2=(c_int, c_void_p),
     cuStreamSynchronize=(c_int, c_void_p),
     cuStreamQuery=(c_int, c_void_p),
+    cuStreamWaitEvent=(c_int, c_void_p, c_void_p, c_uint),
     cuStreamIsCapturing=(c_int, c_void_p, POINTER(c_int)),
     cuEventCreate=(c_int, POINTER(c_void_p), c_uint),
     cuEventRecord=(c_int, c_void_p, c_void_p),

@@ -22,6 +22,7 @@ from .._records.records import BlockRecord, Counters, Path, Record
 from .._records.work import WorkTable
 from .._runtime import log, threads
 from .._runtime.config import Settings
+from .._runtime.errors import SessionError
 from ..session import Session, load
 from ..session import _format as file
 from ..session._block_chunks import AT_ONCE, Packer
@@ -277,7 +278,12 @@ class FileStore:
         """What the file holds by now."""
         if not self._closed:
             self._keep_samples(known)
-        session = load(self.writer.path, each_block=each_block)
+        try:
+            session = load(self.writer.path, each_block=each_block)
+        except SessionError as error:
+            if self.writer.failure:  # not even its beginning fitted
+                raise SessionError(f"{self.writer.path}: {self.writer.failure}") from error
+            raise
         damage = session.meta.setdefault("damage", [])
         if self.writer.failure and (early := ended_early(self.writer.failure)) not in damage:  # END did not fit
             damage.append(early)

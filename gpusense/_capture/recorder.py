@@ -54,6 +54,7 @@ from .._runtime.interrupts import is_the_programs
 from . import identity
 from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
+from .cpu_time import CpuTime
 from .hang import HangWatch, WaitWatch
 from .losses import Losses
 from .sinks import LONGEST_WAIT_S, Sinks
@@ -137,7 +138,7 @@ class Recorder:
         self.sources = Sources(lambda: self.owner.on_own_thread())
         self.sinks = Sinks()
         self.clock = SESSION
-        self.thread_names = ThreadNames()
+        self.thread_names, self.cpu_time = ThreadNames(), CpuTime()
         self.start_ns = now_ns()
         self.store = store(settings, capture, self.sinks, self.start_ns)
         self.unseen: list[UnseenInterval] = []
@@ -168,6 +169,7 @@ class Recorder:
         self._unread = ""  # why the last reading was not done
         self._losses = Losses(self.start_ns)
         self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
+        self.counted: dict[int, CounterColumns] = {}  # device → the last samples of hardware counters, half a second
         self._drain_cpu_ns = self._tick_cpu_ns = 0
         self._get_ident = threads.thread_id()
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
@@ -670,6 +672,7 @@ class Recorder:
         """Samples of hardware counters that follow those of their device so far. Any thread of gpusense."""
         with self._lock:
             if self._end_ns is None:
+                self.counted[columns.device] = columns
                 self.store.counter_samples(columns)
 
     # --- cycles -----------------------------------------------------------------------------------------------------
@@ -704,6 +707,7 @@ class Recorder:
         self._look_for_waits()
         self.clock.look()
         self.thread_names.look()
+        self.cpu_time.look()
         if self.begun is not None and self.capture is not None and self.capture.running:
             begun, self.begun = self.begun, None
             begun()
@@ -1091,6 +1095,7 @@ class Recorder:
             "clock_steps": [step for step in self.clock.steps if step[0] >= self.start_ns],
             "clock_ahead_ns": self.clock.ahead_ns,
             "threads": self.thread_names.rows(),
+            "cpu_time": self.cpu_time.rows(),
             **identity.facts(capture.cuda_version() if capture is not None else None),
             **self.facts,
             **self._hangs(),

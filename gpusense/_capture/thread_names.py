@@ -1,6 +1,7 @@
 """Python's names of the program's threads: by them people look for one, and not by its number.
 
-Pure reading of what ``threading`` keeps, once a cycle: a thread that comes and goes between two cycles stays a number.
+Pure reading of what ``threading`` keeps: once a cycle, and as a thread opens its first block. Another thread that comes
+and goes between two cycles stays a number.
 """
 
 import sys
@@ -19,21 +20,21 @@ class ThreadNames:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int | None, str], None] = {}
 
-    def look(self) -> None:
-        """Takes note of the threads that there are now. For one thread at a time."""
+    def look(self, only: int | None = None) -> None:
+        """Takes note of the threads that there are now, or of that with the number ``only``. From any thread."""
         active = getattr(sys.modules.get("threading"), "_active", None)
         if active is None:
             return
-        for number, thread in list(active.items()):
+        for number, thread in list(active.items()) if only is None else [(only, active.get(only))]:
             native, name = getattr(thread, "native_id", None), str(getattr(thread, "name", ""))
             key = (number, native, name)
-            if key in self._seen or threads.is_own(native or 0, time_ns()):
+            if thread is None or key in self._seen or threads.is_own(native or 0, time_ns()):
                 continue
             if len(self._seen) >= _MOST:
-                gone = next((old for old in self._seen if active.get(old[0]) is None), None)
+                gone = next((old for old in list(self._seen) if active.get(old[0]) is None), None)
                 if gone is None:
                     return
-                del self._seen[gone]
+                self._seen.pop(gone, None)
             self._seen[key] = None
 
     def rows(self) -> list[dict[str, Any]]:

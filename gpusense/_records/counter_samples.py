@@ -170,13 +170,14 @@ class CounterTable:
         if self.most is not None and len(known) > self.most:
             self._parts[key] = known.coarser()
 
-    def since(self, start_ns: int) -> "CounterTable":
-        """Those that begin at ``start_ns`` or later."""
+    def since(self, start_ns: int, until_ns: int | None = None) -> "CounterTable":
+        """Those that begin at ``start_ns`` or later, and before ``until_ns`` where that is given."""
         found = CounterTable(self.most)
         for part in self.parts():
             first = bisect_left(part.start, start_ns)
-            if first < len(part):
-                found.add(part.between(first, len(part)))
+            last = len(part) if until_ns is None else bisect_left(part.start, until_ns)
+            if first < last:
+                found.add(part.between(first, last))
         return found
 
 

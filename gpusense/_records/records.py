@@ -440,17 +440,17 @@ class Counters(NamedTuple):
     """What became of every record: seen = kept + aggregated + invalid + pre_session."""
 
     seen: int = 0
-    kept: int = 0
-    aggregated: int = 0
-    invalid: int = 0
-    pre_session: int = 0
-    dropped: int = 0  # by the driver
+    kept: int = 0  # listed one by one
+    aggregated: int = 0  # only summed
+    invalid: int = 0  # impossible times: none, an end before the start, a month long, an end later than it was read
+    pre_session: int = 0  # launched before the recording began, or while blocks had no place among the launches
+    dropped: int = 0  # by the driver, which had no room
     missed: int = 0  # buffer requests that found no free buffer
     ambiguous: int = 0  # attributed to no single block
-    foreign_buffers: int = 0  # another tool's buffers, discarded
+    foreign_buffers: int = 0  # another tool's buffers, left alone; before CUDA 12.8 also ours beyond 32 lent at a time
     unknown_kinds: int = 0  # records of a kind we do not read
-    lost_markers: int = 0
-    sink_errors: int = 0
+    lost_markers: int = 0  # a block's begin or end left no record; launches around it are ambiguous
+    sink_errors: int = 0  # a sink raised and was removed
     bytes_dropped: int = 0  # that did not get into the session file: it was at its cap, the disk was full, …
     inherited: int = 0  # launched by a thread without blocks of its own, attributed to the only open chain
     bytes_too_long: int = 0  # those of ``bytes_dropped`` that were too much for one chunk of the file
@@ -459,7 +459,7 @@ class Counters(NamedTuple):
     ignored_records: int = 0  # manual ones, with values that do not fit
     unsent_records: int = 0  # that no sink got: one took too long
     unread_at_end: int = 0  # starts and ends of blocks, and records, that waited when the end had to be given up
-    in_future: int = 0  # of ``invalid``: device work that ended later than it was read
+    in_future: int = 0  # of ``invalid``: ended more than a second later than it was read; another clock stamped it
 
 
 Record = (

@@ -6,7 +6,7 @@ Pure; imports nothing beyond ``html`` when it is asked for some. Whatever a prog
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from .text import UNKNOWN, one_line, percent_text, printable, size_text, time_text
+from .text import UNKNOWN, one_line, percent_text, printable, rate_text, size_text, time_text
 
 T = TypeVar("T")
 _SHOWN = 20
@@ -28,6 +28,10 @@ _COLUMNS: dict[str, tuple[tuple[str, str], ...]] = {
             ("transfer_ns", "copies"),
         ),
         *(("transfer_bytes", "bytes"), ("wait_ns", "waits"), ("path", "block")),
+    ),
+    "BlockShares": (
+        *(("device_ns", "time"), ("sm_active_percent", "SM"), ("tensor_percent", "tensor")),
+        *(("dram_bytes_per_s", "DRAM"), ("dram_percent", "of peak"), ("device", "device"), ("path", "block")),
     ),
     "Launched": (
         *(("total_ns", "total"), ("count", "calls"), ("avg_ns", "avg"), ("min_ns", "min"), ("max_ns", "max")),
@@ -70,16 +74,17 @@ def table(rows: Sequence[Any], most: int = _SHOWN) -> str:
         return "<p>nothing</p>"
 
     def row(tag: str, texts: Sequence[str]) -> str:
+        sides = ("left" if head in _LEFT else "right" for head in heads)
         shown = (
-            f'<{tag} style="text-align:{"left" if head in _LEFT else "right"}">{escape(text)}</{tag}>'
-            for head, text in zip(heads, texts, strict=True)
+            f'<{tag} style="white-space:nowrap;text-align:{side}">{escape(text)}</{tag}>'
+            for side, text in zip(sides, texts, strict=True)
         )
         return f"<tr>{''.join(shown)}</tr>"
 
     more = f"<p>… and {len(rows) - most:,} more</p>" if len(rows) > most else ""
     body = "".join(row("td", texts) for texts in cells)
     head = f"<thead>{row('th', heads)}</thead>"
-    return f'<table style="white-space:nowrap">{head}<tbody>{body}</tbody></table>{more}'
+    return f"<table>{head}<tbody>{body}</tbody></table>{more}"
 
 
 def lines(rows: Sequence[Any], most: int = _SHOWN) -> list[str]:
@@ -126,6 +131,10 @@ def _cell(name: str, value: Any, first: int) -> str:
         return time_text(value)
     if name == "share":
         return percent_text(value)
+    if name.endswith("_percent"):
+        return percent_text(value / 100)
+    if name.endswith("bytes_per_s"):
+        return rate_text(value)
     if name.endswith("bytes"):
         return size_text(value) if value else ""
     if name == "path":

@@ -380,9 +380,6 @@ class Blocks:
         """Whether a block outside all others is recorded. Its thread is followed to its end from then on."""
         if not hasattr(self._each_thread, "end"):
             self._follow(thread)
-        return self._sample()
-
-    def _sample(self) -> bool:
         if len(self.recorder.events) > MAX_WAITING:
             return self._has_room()
         rate = self.config.sample_rate
@@ -549,6 +546,7 @@ class Blocks:
 
     def _follow(self, thread: int) -> None:
         """The calling thread opened a block outside all others for the first time."""
+        self.recorder.thread_names.look(thread)  # it may be gone before the next look at all
         if not threads.ends_with_python():
             self._each_thread.end = None
             return

@@ -396,10 +396,13 @@ def _follows() -> bool:
 
 def time_blocks(tracer: Any) -> None:
     """The device times the blocks of ``tracer`` from now on, by events at their ends."""
+    from .._attribution.boundaries import RECORD
     from ..backends.block_times.source import BlockTimes
 
-    times = tracer.recorder.block_times = BlockTimes()
-    tracer.add_source(times)
+    recorder = tracer.recorder
+    times = recorder.block_times = BlockTimes()
+    times.start(lambda records: recorder.events.extend([(RECORD, record) for record in records]))
+    recorder.sources.add(times)
     tracer.add_block_listener(times)
     tracer.add_watcher(times.poll)
 

@@ -71,17 +71,36 @@ def window(session: Session) -> Interval | None:
     return (start, end) if start is not None and end is not None and end > start else None
 
 
-def unseen(session: Session, backend: str) -> list[Interval]:
-    """When work of ``backend`` could have happened without being seen: then a device that seems idle may not be.
+def unseen(session: Session, key: DeviceKey) -> list[Interval]:
+    """When work of a device could have happened without being seen: then one that seems idle may not be.
 
-    Only CUDA's capture is ever off. In a merged session one process may be unseen while another is not: there is no
-    answer then.
+    Only CUDA's capture is ever off. In a merged session that is so while one of the processes is not seen whose work
+    on the device is known.
     """
     whole = window(session)
-    if whole is None or backend != "cuda" or len(session.meta.get("processes") or ()) > 1:
+    if whole is None or key[0] != "cuda":
         return []
-    spans = [(row.start_ns, row.end_ns if row.end_ns is not None else whole[1]) for row in session.unseen]
+    rows = session.unseen
+    if len(session.meta.get("processes") or ()) > 1:
+        roots = tuple(f"{root}: " for root in session.once(_at_work).get(card(*key), ()))
+        rows = [row for row in rows if row.reason.startswith(roots)]
+    spans = [(row.start_ns, row.end_ns if row.end_ns is not None else whole[1]) for row in rows]
     return intersect(union(spans), [whole])
+
+
+def _at_work(session: Session) -> dict[tuple[str, int | None], set[str]]:
+    """The roots of the processes that worked on each card."""
+    work = session.work
+    used = {(card(work.kinds[kind].backend, work.kinds[kind].device), work.paths[path]) for kind, path in _pairs(work)}
+    used |= {(card(row.backend, row.device), row.path) for row in _on_device(session)}
+    found: dict[tuple[str, int | None], set[str]] = {}
+    for of, path in used:
+        found.setdefault(of, set()).update(path[:1])
+    return found
+
+
+def _pairs(work: WorkTable) -> set[tuple[int, int]]:
+    return set(zip(work.kind, work.path, strict=True))
 
 
 def device_order(key: DeviceKey) -> tuple[str, int]:
@@ -140,11 +159,10 @@ def device_times(session: Session, walks: dict[DeviceKey, Sweep] | None = None) 
     every += [] if complete else [(row.backend, row.device) for row in _on_device(session) if row.count]
     known = cards(every)
     whole = window(session) or (0, 0)
-    off = {backend: unseen(session, backend) for backend in {key[0] for key in known.values()}}
     rows = []
     for of, key in sorted(known.items(), key=lambda item: device_order(item[1])):
         walk = None if of in summed else walks.get(key)
-        rows.append(_device_time(session, key, walk, kept.get(of), whole[1] - whole[0], off[key[0]]))
+        rows.append(_device_time(session, key, walk, kept.get(of), whole[1] - whole[0], unseen(session, key)))
     return rows
 
 

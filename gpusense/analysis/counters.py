@@ -52,7 +52,7 @@ class BlockShares(NamedTuple):
     path: Path  # (): all work of the device
     device: int  # CUDA ordinal
     samples: float  # that are of it, in part too
-    sampled_ns: int  # the time of these, of :attr:`device_ns`
+    sampled_ns: int  # the time of these, of ``device_ns``
     device_ns: int  # from the first to the last of its work on the device, pauses inside included
     by: str  # "device"; where its work was not recorded "events" at the edges, or "host": from opening to closing
     shared: tuple[str, ...] = ()  # whose work is in it, too

@@ -431,7 +431,7 @@ def _is_broken(run: Session) -> bool:
 
 def _unseen_ns(run: Session) -> int:
     """How long capture was off; 0 where it was only for a moment, as it is at most beginnings."""
-    whole, off = window(run), total(unseen(run, "cuda"))
+    whole, off = window(run), total(unseen(run, ("cuda", None)))
     return off if whole is not None and off > _MOMENT * (whole[1] - whole[0]) else 0
 
 

@@ -149,7 +149,7 @@ class Facts:
                     walk,
                     self.work,
                     host(key),
-                    union([*unseen(session, key[0]), *holes, *_unknown(walk, handed.get(card(*key), []))]),
+                    union([*unseen(session, key), *holes, *_unknown(walk, handed.get(card(*key), []))]),
                 ),
                 sorted(moments.get(key[1], ())),
             )

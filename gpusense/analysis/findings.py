@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from .._records.records import LOADER
 from .._runtime.text import count_text, percent_text
 from ..session import Session
 from . import rules_data, rules_device, rules_host, rules_ranks
@@ -13,9 +14,11 @@ _FIRST = ("hang", "waited", "nothing_seen", "capture_off", "damaged", "block_tim
 _LAST = ("copies_only", "nothing_to_gain")
 #: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.
 _MUCH = 0.1
+#: A start-up that is so much of the run comes before all that could be saved in the rest.
+_NEARLY_ALL = 0.97
 #: What happens once is the first thing to say where it is so much of the loop's time.
 _MOST = 0.5
-#: What follows from another finding, and is not said beside it.
+#: What follows from another finding, and is not said beside it, unless it is twice as much or a DataLoader's doing.
 _EXPLAINS = {
     "shared_device": ("starved", "launch_bound", "periodic_stall", "no_demand", "anomalies", "nothing_to_gain"),
     "late_rank": (
@@ -35,11 +38,12 @@ _NOTES = (
     "memory_full",
 )
 
+#: Of what is as grave the first one is said first: who did not come, before whose device hung.
 _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    *rules_ranks.RULES,
     *rules_data.RULES,
     *rules_host.RULES,
     *rules_device.RULES,
-    *rules_ranks.RULES,
 )
 
 
@@ -53,8 +57,13 @@ def ranked(facts: Facts) -> list[Finding]:
     found = sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
     found = _one_for_all(found)
     for cause, explained in _EXPLAINS.items():
-        if any(one.kind == cause and (one.share or 0.0) >= _MUCH for one in found):
-            found = [one for one in found if one.kind not in explained]
+        share = max((one.share or 0.0 for one in found if one.kind == cause), default=0.0)
+        if share >= _MUCH:
+            found = [
+                one
+                for one in found
+                if one.kind not in explained or (one.share or 0.0) > 2 * share or LOADER in one.where
+            ]
     return [finding for finding in found if finding.kind != "nothing_to_gain" or found[0] is finding] or found
 
 
@@ -87,7 +96,7 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
     elif finding.kind in _LAST:
         tier = 3 + _LAST.index(finding.kind)
     elif finding.kind == "startup":
-        tier = 1 if finding.saving_ns else 5
+        tier = 0 if (finding.share or 0.0) >= _NEARLY_ALL else 1 if finding.saving_ns else 5
     elif finding.kind == "interruption":  # of which nobody knows how often a longer run has it
         share = finding.share or 0.0
         tier = 0 if share >= _MOST else 1

@@ -137,7 +137,7 @@ def idle(
     rows = []
     for time in device_times(session, walks) if times is None else times:
         key = (time.backend, time.device)
-        off = unseen(session, time.backend)
+        off = unseen(session, key)
         if time.source != "records":
             rows.append(_counted(time, whole, off))
         elif walks[key].first_ns is not None:  # else all of it, recorded by hand, is from before or after the run

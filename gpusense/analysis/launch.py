@@ -63,9 +63,8 @@ def launches(
             row[2] += aggregate.total_ns
     times = device_times(session, walks) if times is None else times
     by_key = {(time.backend, time.device): time for time in times}
-    off = {backend: unseen(session, backend) for backend, _ in by_key}
     worked = {key: counts[card(*key)] for key in by_key if card(*key) in counts}
-    return [_profile(by_key[key], walks.get(key), off[key[0]], *of) for key, of in worked.items()]
+    return [_profile(by_key[key], walks.get(key), unseen(session, key), *of) for key, of in worked.items()]
 
 
 def _profile(

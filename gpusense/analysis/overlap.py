@@ -12,9 +12,9 @@ class Overlap(NamedTuple):
 
     device: int | None
     backend: str
-    compute_ns: int
+    compute_ns: int  # kernels that do not communicate
     copy_ns: int
-    copy_hidden_ns: int
+    copy_hidden_ns: int  # while a kernel computed
     copy_exposed_ns: int
     collective_ns: int | None  # None where kernels were only counted: their names' times cannot be placed
     collective_hidden_ns: int | None

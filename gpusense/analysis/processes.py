@@ -36,6 +36,10 @@ def divided(session: Session, places: Mapping[str, int]) -> list[Session]:
     ]
     for part in parts:
         part.work.holes, part.work.summed = session.work.holes, session.work.summed
+    for interval in session.unseen:
+        at = places.get(interval.reason.partition(": ")[0])
+        if at is not None:
+            parts[at].unseen.append(interval)
     for record in session.records:
         at = places.get(record.path[0]) if record.path else None
         if at is not None:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from .._records import lanes
 from .._records.records import LOADER, BlockRecord, Path
 from .._records.work import WorkTable
-from .._runtime.text import one_line
+from .._runtime.patterns import pattern
+from .._runtime.text import one_line, time_text
 from ..session import Session
 from .busy import window
 from .processes import processes_of
@@ -29,6 +30,9 @@ _WORTH_ALONE = 0.6
 _SHORT = 0.5
 #: Blocks of the program are its steps where they hold so much of what the device did.
 _BLOCKS_HOLD = 0.6
+#: Of smaller loops each step has a whole number, but for a first one that differs.
+_WHOLE = 0.15
+_COMPILES = pattern(r"compil|autotun|trace_to_jaxpr|^lower_")
 #: Passes of a block that is known to be a step.
 _TOLD_LEAST = 3
 
@@ -75,6 +79,11 @@ class Steps(NamedTuple):
         """The number of the step that ran at a moment."""
         place = bisect_right(self.starts, time_ns) - 1
         return place if place >= 0 and time_ns < self.ends[place] else None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Without the times of each, for a notebook."""
+        length, spread = time_text(self.median_ns), time_text(self.spread_ns)
+        printer.text(f"{self.number:,} × {one_line(self.name, 60)} of {length} (median, ± {spread})")
 
 
 class Program:
@@ -168,14 +177,35 @@ class Program:
 
     @cached_property
     def _passes(self) -> "dict[Path, list[tuple[int, int]]]":
-        """When each pass of each block was, in order; blocks further out first."""
+        """When each pass of each block was, in order; blocks further out first. Those in which a compiler works are no
+        steps of the program."""
         passes: dict[Path, list[tuple[int, int]]] = {}
         for record in self._session.records:
-            if type(record) is BlockRecord and (self.root is None or record.path[:1] == (self.root,)):
+            if (
+                type(record) is BlockRecord
+                and (self.root is None or record.path[:1] == (self.root,))
+                and not compiles(record.name)
+            ):
                 passes.setdefault(record.path, []).append((record.start_ns, record.end_ns))
         for spans in passes.values():
             spans.sort()
         return dict(sorted(passes.items(), key=lambda item: (len(item[0]), -len(item[1]))))
+
+    def cores(self, spans: "list[tuple[int, int]]") -> float | None:
+        """On how many cores the process computed in some times, on average; None where no readings tell: those before
+        and after a time must lie close to it."""
+        try:
+            times, spent = zip(*(self._meta.get("cpu_time") or ()), strict=True)
+            used = whole = 0
+            for start, end in spans:
+                low, high = bisect_right(times, start) - 1, bisect_left(times, end)
+                if low < 0 or 4 * (times[high] - times[low]) > 5 * (end - start):
+                    return None
+                used += spent[high] - spent[low]
+                whole += times[high] - times[low]
+        except (IndexError, TypeError, ValueError):  # not known, or what somebody made up
+            return None
+        return used / whole if whole else None
 
     @property
     def other_threads(self) -> list[str]:
@@ -232,7 +262,7 @@ class Program:
         total = sum(self._spent_by_path)
         for path, spans in self._passes.items():
             each = (inner.number + inner.warm_up) / len(spans)
-            if len(spans) < LEAST or each < 1.8 or abs(each - round(each)) > 0.1 * round(each):
+            if len(spans) < LEAST or each < 1.8 or abs(each - round(each)) > min(0.1 * round(each), _WHOLE):
                 continue
             if self._spent_in(path) < _BLOCKS_HOLD * total:
                 continue
@@ -315,6 +345,11 @@ class Program:
         """Rows of this process that began in a phase."""
         start = self._work.start
         return self.rows.within((bisect_left(start, low), bisect_left(start, high)) for low, high in self.spans(name))
+
+
+def compiles(name: str) -> bool:
+    """Whether a block is a range of JAX or torch around a compiler's work, which tries kernels out."""
+    return _COMPILES.search(name) is not None
 
 
 def _ascend(orders: "array[int]") -> bool:

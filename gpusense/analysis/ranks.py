@@ -207,7 +207,8 @@ def alike_text(answer: Ranks) -> str:
     """ "Ranks 0 to 62 hardly differ; rank 63 is apart."; "" for a few ranks that all hardly differ."""
     groups = [[answer.ranks[at] for at in mine] for mine in answer.alike]
     if len(groups) < 2:
-        return f"All {len(answer.ranks)} ranks hardly differ." if len(answer.ranks) > 2 else ""
+        what = "ranks" if all(row.name.startswith("rank ") for row in answer.ranks) else "processes"
+        return f"All {len(answer.ranks)} {what} hardly differ." if len(answer.ranks) > 2 else ""
     large = [names_text(mine) for mine in groups if len(mine) > 1]
     rest = [mine[0] for mine in groups if len(mine) == 1]
     parts = [f"{name} hardly differ" for name in large]
@@ -263,8 +264,15 @@ def job_of(session: Session) -> Job:
 
 
 def ranks_of(session: Session) -> Ranks | None:
-    """The processes of a merged session compared; None for a session of one."""
-    return _compared(session.once(job_of)) if len(processes_of(session)) > 1 else None
+    """The processes of a merged session compared; None for a session of one. One without a rank that launched nothing,
+    as a compiler's worker, is none of the job."""
+    listed = processes_of(session)
+    if len(listed) < 2:
+        return None
+    these = session.once(job_of)
+    if these.told is None and None in [one.get("rank") for one in listed]:
+        these = job([one for one in these.sessions if figures_of(one).busy_ns])
+    return _compared(these) if len(these.sessions) > 1 else None
 
 
 def collectives_of(session: Session) -> list[Row]:

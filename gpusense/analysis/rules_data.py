@@ -12,6 +12,7 @@ from .blocks import BlockNode, times_blocks
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
 from .processes import processes_of
+from .ranks import ranks_of
 from .unwritten import (
     absent_text,
     ignored,
@@ -35,16 +36,24 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
     captures = _captures(session)
     live_ns = sum(capture.get("cuda_live_ns") or 0 for capture in captures)
     reasons = _losses(session)
-    if not reasons and session.meta.get("complete") is False and not processes_of(session):
-        reasons = [f"{ended_text(session.meta)}, and nothing of its work was written until then"]
+    could = any(one.get("state") != "unavailable" for one in captures)
+    if not reasons and session.meta.get("complete") is False and could and not processes_of(session):
+        reasons = [f"{ended_text(session.meta)}, and nothing of its work on a GPU was written until then"]
     idle = session.meta.get("reason")  # where there was no tracer
-    without = [NOT_USED if one.get("state") == "armed" else one.get("reason") or idle for one in captures]
+    without = [
+        NOT_USED if one.get("state") == "armed" else one.get("reason") or idle
+        for one in captures
+        if one.get("state") != "stopped"  # at the end, as it should
+    ]
     tool = session.meta.get("imported_from")
     unused = not (tool or reasons or live_ns) and set(without) <= {NO_GPU, NOT_USED}
     reasons = reasons or [str(reason) for reason in dict.fromkeys(without) if reason]
     title = "No GPU work was seen" if unused or session.records or session.aggregates else "Nothing was recorded"
+    launched = bool(reasons or not live_ns)
     if live_ns:
         title = f"CUDA was in use for {time_text(live_ns)} and no GPU work was seen"
+    if not launched:
+        title = f"CUDA was initialised for {time_text(live_ns)}, and nothing was launched"
     title += f": {reasons[0]}." if reasons else "."
     backends = session.meta.get("backends") or {}
     evidence = [f"Sources in use: {', '.join(f'{name} {text}' for name, text in backends.items())}."] * bool(backends)
@@ -52,12 +61,16 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         evidence = [f"The session is a trace of {tool}."]
     evidence += [f"Also: {reason}." for reason in reasons[1:]]
     if not reasons:
-        evidence.append("The session gives no reason: the program may not have used a GPU.")
+        evidence.append(
+            "The session gives no reason: the program may not have used a GPU."
+            if launched
+            else "Capture ran meanwhile. One that compiles for another process, or asks for devices, launches nothing."
+        )
     yield Finding(
         "nothing_seen",
         title,
         () if unused else tuple(evidence),
-        "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR),
+        "" if unused else _OF_THE_TOOL if tool else _advice(reasons, _DOCTOR if launched else _EXPECTED),
         "high" if reasons else "medium",
     )
 
@@ -131,7 +144,8 @@ _ADVICE = {
     "No space": "Free space on that disk, or give -o a place on another one.",
     "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
     "quota": "Free space within your quota, or give -o a place on another disk.",
-    "closed its descriptor": "Leave descriptors alone that the program has not opened, or record with --live.",
+    "closed its descriptor": "Leave the session's file and its descriptor alone, or record with --live.",
+    "by SIGTERM": "Leave that signal to gpusense: the program has set it back to its default.",
     **dict.fromkeys(
         ("killed", "ended by"),
         "If somebody kills it, let it be SIGTERM, with which it ends its file. If it crashes, "
@@ -141,6 +155,7 @@ _ADVICE = {
 _OF_THE_TOOL = (
     "Let that tool record the GPU, too: ProfilerActivity.CUDA in torch.profiler, nsys profile --trace=cuda,nvtx."
 )
+_EXPECTED = "If you expected work: `gpusense doctor --selftest` says whether capture can see any."
 _DOCTOR = "Run `gpusense doctor --selftest`: it says which library, driver or permission is missing."
 
 
@@ -174,9 +189,18 @@ def _losses(session: Session) -> list[str]:
 
 
 def hang(facts: Facts) -> Iterator[Finding]:
-    """Nothing completed although the device had work, or it waited to the end for another process."""
+    """Nothing completed although the device had work, or it waited to the end for another process. What ranks of a job
+    wait for together is said once, with who did not come (:mod:`.rules_ranks`)."""
+    answer = facts.session.once(ranks_of)
+    missing = answer.missing if answer is not None else ()
+    said = {(each.key.communicator, each.key.sequence) for each in missing}
+    waiting = {answer.ranks[each.processes[rank]].name for each in missing for rank in each.present} if answer else ()
     for found in facts.session.meta.get("hang") or ():
-        if text := found.get("text"):
+        wait, text = found.get("wait") or {}, found.get("text")
+        alone = not text and not found.get("ended_ns") and found.get("process") in waiting
+        if alone or (wait.get("communicator"), wait.get("sequence")) in said:
+            continue
+        if text:
             if not found.get("ended_ns"):
                 yield Finding(
                     "waited",

@@ -10,10 +10,11 @@ from operator import sub
 from statistics import median
 from typing import NamedTuple
 
-from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS
+from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
 from .facts import Facts, Finding, waits_for_device
-from .program import START_UP, STEADY
+from .intervals import total
+from .program import INTERLUDE, START_UP, STEADY, compiles
 from .startup import StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
@@ -62,10 +63,15 @@ _PREPARE = {
         "Compute the answer on the device, or before the step: no callback to Python and no .item() in the middle of "
         "it. If the copy is the next input, prepare it before the result is read."
     ),
+    "graph": (
+        "Do less between two replays: set inputs and read results in fewer calls, or let one graph do more, as several "
+        "tokens or steps."
+    ),
     "other": "Move this work off the thread that launches: to a worker, behind the launches, or to every n-th step.",
 }
 _FOR = {"input": "to prepare the next input", "answer": "to answer what it has read"}
 _ENDS = {
+    "graph": "Most of the work is launched as CUDA graphs: what lies between two of them is the host's.",
     "input": "These gaps end with a copy to the device: the host was preparing the next input.",
     "answer": (
         "These gaps begin after a small copy to the host and end with a small one to the device: the host computes "
@@ -361,7 +367,10 @@ def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
         cause.total_ns,
         f"{view.text} is idle for {each_text(view, cause.total_ns)}, waiting for the host: "
         f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
-        [f"The longest: {'; '.join(pauses[:3])}."],
+        [
+            f"The longest: {'; '.join(pauses[:3])}.",
+            *_computed(view, [(starts[at], view.walk.gaps.end[at]) for at in long]),
+        ],
         "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
         where=place_text(view, long[:1]),
     )
@@ -433,7 +442,7 @@ def _loader(view: View, gaps: Sequence[int]) -> _Loader | None:
 
 def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
     spent, loader = view.gap_ns(gaps), _loader(view, gaps)
-    what = "input" if loader else what
+    what = "input" if loader else "graph" if what == "other" and view.replays else what
     where = place_text(view, gaps)
     places = "" if where else places_text(view, gaps)
     ends = f" {_FOR[what]}" if what in _FOR else ""
@@ -459,8 +468,25 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
 
 def _meanwhile(view: View, gaps: Sequence[int]) -> list[str]:
     """In which blocks the host was during some gaps, as far as they hold a real part of them."""
-    whole = sum(spent for *_, spent in view.places(gaps))
-    named = [(path, spent / whole) for path, spent in view.blocks(gaps) if spent * 10 >= whole][:3]
+    return _spent_in(view.blocks(gaps), sum(spent for *_, spent in view.places(gaps)))
+
+
+def _computed(view: View, spans: "list[tuple[int, int]]", when: str = "then") -> list[str]:
+    """Whether the host was busy itself in some times."""
+    cores = view.program.cores(spans)
+    if cores is None:
+        return []
+    if cores < _WAITED:
+        return [f"The process itself waited {when}: it computed for {percent_text(cores)} of that time."]
+    return [f"The process computed {when}, on {cores:.1f} cores on average."]
+
+
+#: A process that computes less waits for a disk, a network or another process.
+_WAITED = 0.2
+
+
+def _spent_in(blocks: Sequence[tuple[Path, int]], whole: float) -> list[str]:
+    named = [(path, spent / whole) for path, spent in blocks if spent * 10 >= whole][:3]
     said = ", ".join(f"{percent_text(share)} in {path_text(path)}" for path, share in named)
     return [f"Of this time the host spent {said}."] if named else []
 
@@ -491,6 +517,7 @@ def _stall(view: View, stall: Stall) -> Finding:
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
             *_meanwhile(view, gaps),
+            *_computed(view, [(view.walk.gaps.start[at], view.walk.gaps.end[at]) for at in gaps]),
             *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (
@@ -562,12 +589,17 @@ def _long_requests(view: View) -> Finding | None:
     )
 
 
+#: What is copied to the host where something is saved: more than results that are looked at.
+_SAVES = 1 << 20
+
+
 class _Interruptions(NamedTuple):
     """What lies between steps and keeps the device from computing. Nanoseconds, of all together."""
 
     number: int
     lost: float
     copies: float
+    saved: int  # bytes that are copied to the host
     whole: int  # the steps and all that lies between them
     after: list[int]  # before which steps they are, by number
 
@@ -582,8 +614,28 @@ def _interruptions(view: View) -> _Interruptions | None:
     whole = view.length_ns + length
     if lost < WORTH * whole or lost < 0.5 * length:
         return None
-    return _Interruptions(
-        len(found), lost, copies, whole, [bisect_right(steps.starts, start) for (start, _), _ in found]
+    work, saved = view.work, 0
+    for row in view.program.rows_in(INTERLUDE):
+        saved += work.size[row] if work.kinds[work.kind[row]].direction == "gpu_to_cpu" else 0
+    after = [bisect_right(steps.starts, start) for (start, _), _ in found]
+    return _Interruptions(len(found), lost, copies, saved, whole, after)
+
+
+def _instead(view: View, found: _Interruptions) -> tuple[list[str], str]:
+    """Where the host was in the interruptions, and what to do about them."""
+    spans = [span for span, _ in view.interludes]
+    blocks = view.blocks_in(spans) if view.host.segments else ()
+    said = [*_spent_in(blocks, total(spans)), *_computed(view, spans)]
+    if 2 * sum(spent for path, spent in blocks if compiles(path[-1])) > found.lost:
+        return said, "Keep shapes fixed, and let the compiler keep what it has made (jax_compilation_cache_dir, say)."
+    if found.saved >= _SAVES * found.number:
+        return said, (
+            "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
+            "it less often."
+        )
+    return said, (
+        "Look at what the host does then: computing, loading, evaluation, logging. Do it on the GPU, or in another "
+        "thread or process, or less often."
     )
 
 
@@ -611,6 +663,7 @@ def interludes(facts: Facts) -> Iterator[Finding]:
         every, copies = rhythm(found.after), found.copies / found.number
         often = f"Every {every} steps" if every else "Once" if found.number == 1 else f"{found.number:,} times"
         what = f", {time_text(copies)} of each in copies" if found.copies * 5 > found.lost else ""
+        said, fix = _instead(view, found)
         yield Finding(
             "interruption" if found.number == 1 else "periodic_stall",
             f"{often} the loop stops for {time_text(each)} without a {'pass' if view.graphics else 'kernel'} running: "
@@ -620,9 +673,9 @@ def interludes(facts: Facts) -> Iterator[Finding]:
                     f"{count_text(found.number, 'interruption')} between {steps.number:,} steps of "
                     f"{time_text(steps.median_ns)}{what.replace('each', 'it') if found.number == 1 else what}."
                 ),
+                *said,
             ),
-            "If it saves or logs: copy to pinned memory without waiting, and write in another thread or process, or do "
-            "it less often.",
+            fix,
             view.confidence(),
             round(lost),
             phase=STEADY,
@@ -758,6 +811,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
             f"{steps.number:,} steps after it take {time_text(sum(map(sub, steps.ends, steps.starts)))}.",
             (
                 f"It is all that comes before the first step at full speed: {parts}.",
+                *_computed(view, divided.unused, "from CUDA's initialisation to the device's first work"),
                 *_longest_pause(view, divided),
             ),
             "If runs stay as short as this: cache what is compiled, load weights straight to the device, import less.",

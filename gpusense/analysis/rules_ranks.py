@@ -3,18 +3,21 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from .._records.records import GpuSync
+from .._records.records import BlockRecord, GpuSync, Path
 from .._runtime.text import one_line, percent_text, time_text
 from .anomalies import median
 from .calls import duration_ns
 from .facts import Facts, Finding
-from .ranks import Ranks, RankTime, rank_findings, ranks_of
+from .intervals import Interval, intersect, total, union
+from .ranks import Ranks, RankTime, job_of, rank_findings, ranks_of
 from .sampled import sampled
 from .view import WORTH, View
 from .words import each_text, place_text
 
 #: A clock is lower, and computing takes longer, from so much on.
 _LOWER, _LONGER = 0.95, 1.05
+#: Of so many ranks that did not come it is said where they were.
+_WHEREABOUTS = 4
 
 
 class _Why(NamedTuple):
@@ -30,14 +33,31 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
     answer = facts.session.once(ranks_of)
     if answer is None:
         return
-    length = max((view.length_ns for view in facts.views), default=0)
+    longest = max((view.length_ns for view in facts.views), default=0)
+    late = next((row.name for row in answer.ranks if row.rank == answer.straggler), None)
+    waiting = [view.length_ns for view in facts.feeding if view.program.root != late]
     why = _why_late(facts, answer)
     for one in rank_findings(answer, why.words if why is not None else ""):
+        length = median(waiting) if one.kind == "late_rank" and late and waiting else longest
         share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
         found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
+        if one.kind == "hang":
+            found = found._replace(evidence=(found.evidence[0], *_whereabouts(facts, answer), *found.evidence[1:]))
         if why is not None and one.kind == "late_rank":
             found = found._replace(evidence=(why.evidence, *found.evidence), fix=why.fix)
         yield found
+
+
+def _whereabouts(facts: Facts, answer: Ranks) -> Iterator[str]:
+    """Where the program's main thread was in those that did not come, as far as their own evidence tells."""
+    first = answer.missing[0]
+    absent = [answer.ranks[first.processes[rank]].name for rank in first.absent]
+    for found in facts.session.meta.get("hang") or ():
+        stacks = found.get("stacks") or ()
+        frames = next((one["frames"] for one in stacks if one.get("name") == "MainThread"), None)
+        if frames and found.get("process") in absent[:_WHEREABOUTS]:
+            absent.remove(found["process"])
+            yield f"{found['process'].capitalize()} was in {one_line(', called by '.join(frames[:3]), 120)}."
 
 
 def _why_late(facts: Facts, answer: Ranks) -> _Why | None:
@@ -63,7 +83,8 @@ def _why_late(facts: Facts, answer: Ranks) -> _Why | None:
     ]
     share, make = max(found, key=lambda pair: pair[0])
     cost = view.share(slow.cost_ns)
-    return make() if share >= min(WORTH, 0.5 * cost) > 0 else None
+    why = make() if share >= min(WORTH, 0.5 * cost) > 0 else None
+    return why or _in_a_block(facts, view, slow, answer)
 
 
 def _waits_for_host(view: View, slow: RankTime) -> _Why:
@@ -103,6 +124,31 @@ def _launches(view: View) -> _Why:
         f"its host launches slowly, {_each(view, cause.total_ns)} between kernels",
         f"Its device is idle for {each_text(view, cause.total_ns)} between two launches.",
         "Look at the cores of its host: another program on them, their clock, or a debugger or profiler on this rank.",
+    )
+
+
+def _in_a_block(facts: Facts, view: View, slow: RankTime, answer: Ranks) -> _Why | None:
+    """Where its host is while the others wait for it: all there is to know where ranks share a device, for one."""
+    told = facts.session.once(job_of).told
+    if told is None:
+        return None
+    place = answer.ranks.index(slow)
+    ahead = told.offsets_ns[place] or 0
+    late = [each.parts[-2:] for each in told.joined if each.last.process == place]
+    awaited = union([(before.start_ns + ahead, last.start_ns + ahead) for before, last in late])
+    spans: dict[Path, list[Interval]] = {}
+    for record in facts.session.records:
+        if type(record) is BlockRecord and record.path[:1] == (slow.name,):
+            spans.setdefault(record.path, []).append((record.start_ns, record.end_ns))
+    spent = {path: total(intersect(union(found), awaited)) for path, found in spans.items()}
+    where = max((path for path in spent if 2 * spent[path] > total(awaited)), key=len, default=())
+    if not where[1:]:
+        return None
+    block, share = one_line(" › ".join(where[1:]), 60), percent_text(spent[where] / total(awaited))
+    return _Why(
+        f"its host is in “{block}” meanwhile, {_each(view, spent[where])}",
+        f"Its host is in “{block}” for {share} of the time by which it comes later than the others.",
+        f"Look at what the host of {slow.name} does there: its input pipeline, its part of the data, its cores.",
     )
 
 

@@ -10,6 +10,8 @@ from .view import LAUNCH_NS, View
 
 #: A start-up is worth a sentence from so long on, where it is this share of the run.
 _LEAST_NS, _SHARE = 2_000_000_000, 0.5
+#: Parts of it that are named first have so much of it.
+_LARGE = 0.2
 
 
 class StartUp(NamedTuple):
@@ -18,6 +20,8 @@ class StartUp(NamedTuple):
     whole_ns: int
     #: By what each is: in the order in which they mostly come, those that are 0 left out.
     parts: dict[str, int]
+    #: From CUDA's initialisation to the device's first work, where that is a large part; else nothing.
+    unused: list[tuple[int, int]]
     longest: tuple[int, int] | None  # the longest pause after the first work: its number in the walk, how long it is
 
     def large(self, share: float) -> list[tuple[str, int]]:
@@ -58,10 +62,14 @@ def start_up(session: Session, view: View) -> StartUp:
             pauses[copied] += spent
     parts = {"before the device's first work": first - low}
     if live is not None and low < live < first:
-        parts = {"before CUDA was initialised": live - low, "from then to the device's first work": first - live}
+        parts = {
+            "before CUDA was initialised": live - low,
+            "from CUDA's initialisation to the device's first work": first - live,
+        }
     parts |= {**pauses, "of the device's own work": of.parts.busy}
     parts["of other pauses"] = end - low - sum(parts.values())
-    return StartUp(end - low, {what: spent for what, spent in parts.items() if spent > 0}, longest)
+    unused = [(live, first)] if live is not None and first - live >= _LARGE * (end - low) else []
+    return StartUp(end - low, {what: spent for what, spent in parts.items() if spent > 0}, unused, longest)
 
 
 def _initialised_ns(session: Session, program: Program) -> int | None:

@@ -62,7 +62,7 @@ def notes_of(session: Session) -> list[str]:
     processes = [one for one in session.meta.get("processes") or () if isinstance(one, dict)]
     for one in processes:
         found += [f"{one.get('root')}: {note}" for note in (*_ended(one), *(one.get("notes") or ()))]
-    found += [*sampling_notes(session), *timing_notes(session)]
+    found += [*sampling_notes(session), *timing_notes(session), *_without_times(session)]
     return found + ([] if processes else [*_ended(session.meta), *map(str, session.meta.get("notes") or ())])
 
 
@@ -81,7 +81,7 @@ def _ended(meta: dict[str, Any]) -> list[str]:
     if not isinstance(how, str):
         return []
     more = f", {_SIGNALS[how]}" if how in _SIGNALS else ""
-    return [f"the program ended by {how}{more}; what it did in its last moments may be missing"]
+    return [f"the program ended by {how}{more}; of what it did in its last second something may be missing"]
 
 
 def sampling_notes(session: Session) -> list[str]:
@@ -114,6 +114,20 @@ def timing_notes(session: Session) -> list[str]:
             what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
             notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
     return notes
+
+
+def _without_times(session: Session) -> list[str]:
+    """Of how many collectives NCCL gave no times, or those of others."""
+    reasons: dict[str, int] = {}
+    sources = session.meta.get("sources")
+    for name, told in sources.items() if isinstance(sources, dict) else ():
+        found = told.get("without_times") if isinstance(told, dict) and str(name).endswith("nccl") else None
+        for why, count in found.items() if isinstance(found, dict) else ():
+            reasons[why] = reasons.get(why, 0) + count
+    return [
+        f"{count_text(count, 'collective has', 'collectives have')} no times of the device: {why}"
+        for why, count in reasons.items()
+    ]
 
 
 def ignored(session: Session) -> dict[str, int]:

@@ -370,6 +370,11 @@ class View:
             if at < len(after) and after[at] == row and codes[at] == _HOST:
                 codes[at] = _NEW if kinds[self.work.kind[row]].kind == "kernel" else _HOST
 
+    @property
+    def replays(self) -> bool:
+        """Whether most of the program's work is launched as graphs."""
+        return 2 * len(self.program.launches.kinds) < len(self.program.rows)
+
     def _mark_graphs(self, codes: bytearray) -> None:
         """Gaps within one launch: between two kernels of a graph, where no host is in between."""
         order, gaps = self.work.order, self.walk.gaps
@@ -450,7 +455,11 @@ class View:
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
         """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
-        return inside_blocks(self._when(numbers), self.host.segments) if self.host.segments else ()
+        return self.blocks_in(self._when(numbers)) if self.host.segments else ()
+
+    def blocks_in(self, spans: list[Interval]) -> tuple[tuple[Path, int], ...]:
+        """As :meth:`blocks`, during some times."""
+        return inside_blocks(spans, self.host.segments)
 
     def loads(self, numbers: Sequence[int]) -> list[tuple[BlockRecord, int]]:
         """The waits for a DataLoader that take most of some gaps, with nanoseconds, most first; none where the host was

@@ -168,7 +168,7 @@ def add_output(parser: ArgumentParser, whose: str) -> None:
     add("--no-keep", action="store_true", help="without -o: do not keep the session among the last ten runs")
     add("--label", metavar="TEXT", help="a name for this run, shown on every output")
     add("--no-arguments", action="store_true", help=f"do not keep the {whose}'s arguments, which may be private")
-    add("--quiet", action="store_true", help="say nothing at the end")
+    add("-q", "--quiet", action="store_true", help="say nothing at the end")
 
 
 def add_settings(parser: ArgumentParser) -> None:

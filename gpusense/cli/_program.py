@@ -35,7 +35,7 @@ class Signalled(SystemExit):
         self.number = number
 
 
-_FLAGS, _WITH_VALUE = frozenset("bBdEiIOPqsSuvx"), ("-X", "-W", "--check-hash-based-pycs")
+_FLAGS, _WITH_VALUE = frozenset("bBdEiIOPsSuvx"), ("-X", "-W", "--check-hash-based-pycs")
 
 
 def is_python_option(word: str) -> bool:

@@ -59,7 +59,9 @@ def _job(known: list[tuple[str, Any]], load: Callable[[list[str]], list[Any]]) -
     from ..analysis.ranks import telling
     from ..session import merge
 
-    known = [(path, one) for path, one in known if _tells(one) or is_brief(one)] or known
+    told = [(path, one) for path, one in known if _tells(one) or is_brief(one)]
+    launchers = [one for _, one in known if not _tells(one) and not is_brief(one)] if told else []
+    known = told or known
     sessions = [session for _, session in known]
     places = [place for place, session in enumerate(sessions) if is_brief(session)]
     if len(places) > MANY:
@@ -68,7 +70,7 @@ def _job(known: list[tuple[str, Any]], load: Callable[[list[str]], list[Any]]) -
     for place, session in zip(places, load([known[place][0] for place in places]), strict=True):
         session.meta["rank"] = sessions[place].meta.get("rank")
         sessions[place] = session
-    return merge(sessions)
+    return merge(_with_samples(sessions, launchers))
 
 
 def _tells(session: Any) -> bool:
@@ -215,6 +217,11 @@ def _without_launcher(sessions: list[Any]) -> list[Any]:
     ranks = [one for one in sessions if not any(one is other for other in launchers)]
     if not ranks:
         return sessions
+    return _with_samples(ranks, launchers)
+
+
+def _with_samples(sessions: list[Any], launchers: list[Any]) -> list[Any]:
+    """The sessions, the first of which has what ``launchers`` sampled of the devices, too."""
     for one in launchers:
-        ranks[0].metrics.extend(one.metrics)
-    return ranks
+        sessions[0].metrics.extend(one.metrics)
+    return sessions

@@ -3,6 +3,7 @@
 import argparse
 import gc
 import os
+import stat
 import sys
 from typing import Any
 
@@ -55,7 +56,7 @@ def _report(arguments: argparse.Namespace) -> int:
     sessions = arguments.sessions or [last()]
     opens = "html" if arguments.open and arguments.output is None else "text"
     form = chosen(arguments.output, opens, OF_A_SESSION, arguments.format)
-    target = _target(arguments.output, form, sessions[0])
+    target = _target(arguments.output, form, sessions)
     refuse_over_itself(target, sessions)
     demangle.bring_in()
     whole = form == "session" or form in OF_ALL_WORK
@@ -63,7 +64,7 @@ def _report(arguments: argparse.Namespace) -> int:
     if form == "text" and target is None:
         _text(session)
     else:
-        elsewhere = arguments.output is None and not sys.stdout.isatty()
+        elsewhere = arguments.output is None and _is_a_file(sys.stdout)
         _written(session, form, target, "; nothing to standard output, for which there is -o -" * elsewhere)
     if arguments.open and target is not None:
         show(target)
@@ -80,16 +81,28 @@ def _written(session: Any, form: str, target: str | None, more: str) -> None:
     sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{more}\n"))
 
 
-def _target(path: str | None, name: str, first: str) -> str | None:
+def _is_a_file(stream: Any) -> bool:
+    """Whether somebody has redirected ``stream`` into a file, and may look for the report there."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _target(path: str | None, name: str, sessions: list[str]) -> str | None:
     """The path to write; None for standard output."""
     if path is not None:
         return None if path == "-" else filled(path)
     form = FORMS.get(name)
     if form is None or not (form.beside or sys.stdout.isatty()):
         return None  # what another program reads goes to it; a terminal is none
-    if os.path.isdir(first):
-        return os.path.join(first, f"page{form.suffixes[0]}")
-    return first.removesuffix(SESSION).removesuffix(".json") + form.suffixes[0]
+    if os.path.isdir(sessions[0]):
+        return os.path.join(sessions[0], f"page{form.suffixes[0]}")
+    stems = [path.removesuffix(SESSION).removesuffix(".json") for path in sessions]
+    common = os.path.commonprefix(stems)  # noqa: RUF071  # letters are meant
+    common = common.rstrip("0123456789").removesuffix("rank").rstrip("._-")
+    stem = common if len(stems) > 1 and os.path.basename(common) else stems[0]
+    return stem + form.suffixes[0]
 
 
 def _text(session: Any) -> None:

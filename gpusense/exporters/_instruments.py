@@ -173,6 +173,10 @@ def _activity(sample: GpuMetrics) -> Iterator[Value]:
         ("dram", shares.dram_bandwidth_percent),
         ("jpeg", shares.jpeg_percent),
         ("ofa", shares.ofa_percent),
+        ("graphics_engine", shares.graphics_engine_percent),
+        ("fp64", shares.fp64_percent),
+        ("fp32", shares.fp32_percent),
+        ("fp16", shares.fp16_percent),
     ):
         if percent is not None:
             yield percent / 100, _gpu(sample, **{"gpu.unit": unit})

@@ -91,6 +91,7 @@ def part(session: Session, block: Any, before: Counters) -> Session:
         busy=busy.rows(),
         unseen=[gap for gap in session.unseen if gap.end_ns is None or gap.end_ns >= start],
         counters=Counters(seen=len(records) + counted, kept=len(records), aggregated=counted, **lost),
+        counter_samples=session.counter_samples.since(start, end),
     )
 
 

@@ -55,9 +55,9 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
     blocks = {record.block_id: record for record in session.records if type(record) is BlockRecord}
     places: dict[int, tuple[int, int]] = {}
     flow = lane = 0
-    divisions, told = divisions_of(session), set()
+    divisions, told, program = divisions_of(session), set(), identity.program(session.meta)
     for track in tracks(session):  # host first: a flow needs the place of its block
-        yield from _group(groups, track.group)
+        yield from _group(groups, track.group, program)
         process, lane = groups[track.group], lane + 1
         yield _named("thread_name", process, lane, track.name)
         yield {"ph": "M", "name": "thread_sort_index", "pid": process, "tid": lane, "args": {"sort_index": lane}}
@@ -88,10 +88,11 @@ def events(session: Session, base: int) -> Iterator[dict[str, Any] | str]:
                 yield {"ph": "C", "name": f"{one.name} ({one.unit})", **at, "args": {"value": value}}
 
 
-def _group(groups: dict[str, int], name: str) -> Iterator[dict[str, Any]]:
+def _group(groups: dict[str, int], name: str, program: str = "") -> Iterator[dict[str, Any]]:
+    """``program``: in place of the name of the host."""
     if name not in groups:
         groups[name] = len(groups) + 1
-        yield _named("process_name", groups[name], 0, name)
+        yield _named("process_name", groups[name], 0, program if name == "Host" else name)
         yield {"ph": "M", "name": "process_sort_index", "pid": groups[name], "args": {"sort_index": groups[name]}}
 
 

@@ -142,6 +142,7 @@ class Division(NamedTuple):
             name = "copies and memsets"
             if row.kind == "kernel":
                 name = "passes" if row.backend == "wgpu" else family(row.full_name or row.name)
+                name = "copy kernels" if name == "copy" else name  # beside copies and memsets
             sums[name] = sums.get(name, 0) + row.total_ns
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 

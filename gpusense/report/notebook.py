@@ -4,6 +4,7 @@ import io
 from html import escape as markup
 
 from .._runtime.tables import escape, table
+from ..analysis.counters import block_shares
 from ..analysis.findings import findings
 from ..analysis.summary import TraceSummary
 from ..session import Session
@@ -15,13 +16,16 @@ _HEIGHT_PX = 560
 
 
 def answer(session: Session) -> str:
-    """The verdict, how busy the devices were, and the heaviest operations and blocks."""
+    """The verdict, how busy the devices were, the heaviest operations and blocks, and what was counted in these."""
     operations, blocks = session.once(operations_of), session.once(TraceSummary.of).operations
+    told = (row for row in session.once(block_shares) if row.reason is None)
+    shares = [row._replace(path=row.path or ("(all work)",)) for row in told]
     sentence = divisions_of(session).sentence()
     parts = [session.once(findings)[0].as_html()]
     parts += [f"<p>{escape(sentence)}</p>"] if sentence else []
     parts += [f"<h4>Operations</h4>{table(operations, 10)}"] if operations else []
     parts += [f"<h4>Blocks</h4>{table(blocks, 10)}"] if blocks else []
+    parts += [f"<h4>Counters by block</h4>{table(shares, 10)}"] if shares else []
     return f"<div>{''.join(parts)}</div>"
 
 

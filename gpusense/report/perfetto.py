@@ -239,9 +239,9 @@ class _Writer:
         yield self._describe(
             number(1, uuid) + text(2, name) + number(5, parent) + number(12, uuid) + message(8, text(6, unit))
         )
-        body = number(_TYPE, _COUNT) + number(_TRACK, uuid)
+        frame = _frame(number(_TYPE, _COUNT) + number(_TRACK, uuid), len(double(_COUNTER, 0.0)))
         for time, value in points:
-            yield self._packet(time, body + double(_COUNTER, value))
+            yield self._timed(time, frame, double(_COUNTER, value))
 
     def _uuid(self) -> int:
         self._tracks += 1

@@ -39,8 +39,8 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        glued = _glued(self._one(text))
-        lines = wrap(glued, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
+        text = _glued(self._one(text))
+        lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
         return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
     def whole(self, text: str, *, paint: str = "") -> str:

@@ -142,7 +142,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Phases", _phases(divisions, style)),
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
-        *_operations(divisions, width),
+        *_operations(divisions, width, style),
         ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
         *(
             (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
@@ -569,7 +569,7 @@ def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
         yield f"Where the time went: {one.device}, {one.of}", rows(one)
 
 
-def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterator[str]]]:
+def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tuple[str, Iterator[str]]]:
     """A table a phase, that of the judged one first, and one of the whole run where that says more."""
     judged = [row for one in divisions.judged for row in one.operations]
     for phase in divisions.names:
@@ -580,7 +580,9 @@ def _operations(divisions: Divisions, width: int) -> Iterator[tuple[str, Iterato
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        yield title, _table(divisions, rows, width, found[0].of, _MOST_ROWS if first or phase == ALL else _FEW_ROWS)
+        most = _MOST_ROWS if first or phase == ALL else _FEW_ROWS
+        together = _prose(map(sentence, divisions.at_once(phase)), style)
+        yield title, chain(_table(divisions, rows, width, found[0].of, most), together)
 
 
 def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:
@@ -608,7 +610,7 @@ def _aligned(table: dict[str, Any]) -> Iterator[str]:
     widths = [min(_FIRST_COLUMN, max(map(len, column))) for column in zip(*rows, strict=True)]
     for first, *others in rows:
         cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells])
+        yield "  ".join([one_line(first, _FIRST_COLUMN).ljust(widths[0]), *cells]).rstrip()
     if table["more"]:
         yield f"… and {table['more']:,} more"
 

@@ -55,7 +55,7 @@ def merged(sessions: Sequence[Session]) -> Session:
             sources[f"{move.root}: {name}" if move.root else name] = move.source(told)
         hangs.extend(move.hang(found) for found in session.meta.get("hang") or ())
         processes.extend(_processes(session, move.root))
-        if session.meta.get("complete") is False and move.root:
+        if session.meta.get("complete") is False and move.root and not session.meta.get(ENDED_BY):
             killed.append(f"{move.root}: {ended_text(session.meta)}")
         result.records.extend(move.record(record) for record in session.records)
         result.aggregates.extend(move.aggregate(aggregate) for aggregate in session.aggregates)
@@ -210,7 +210,7 @@ def _processes(session: Session, root: str | None) -> list[dict[str, Any]]:
     if root is None:
         return [one for one in session.meta["processes"] if isinstance(one, dict)]
     names = ("rank", "world_size", "pid", "start_ns", "end_ns", "threads", "host")
-    known = ("notes", "imported_from", "step_block", "figures", ENDED_BY)
+    known = ("notes", "imported_from", "step_block", "figures", "cpu_time", ENDED_BY)
     more: dict[str, Any] = {name: session.meta[name] for name in known if session.meta.get(name)}
     return [{"root": root, **{name: session.meta.get(name) for name in names}, **more}]
 
@@ -281,7 +281,7 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         "backends": backends,
         "mode": metas[0].get("mode"),
         "kinds": sorted({kind for meta in metas for kind in meta.get("kinds") or ()}),
-        **({"complete": all(meta.get("complete") is not False for meta in metas)} if _any(metas, "complete") else {}),
+        **_endings(metas),
         "overhead": _overhead([_dict(session, "overhead") for session in sessions]),
         "damage": [sentence for meta in metas for sentence in meta.get("damage") or ()],
         "processes": processes,
@@ -290,6 +290,14 @@ def _meta(sessions: Sequence[Session], processes: list[dict[str, Any]], notes: l
         **_programs(metas),
         "file": _file([meta.get("file") or {} for meta in metas]),
     }
+
+
+def _endings(metas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Whether all files are whole, and what ended the programs of those that are not, where that is known of each."""
+    if not _any(metas, "complete"):
+        return {}
+    cut = {meta.get(ENDED_BY) for meta in metas if meta.get("complete") is False}
+    return {"complete": not cut, **({ENDED_BY: " and ".join(sorted(map(str, cut)))} if cut and None not in cut else {})}
 
 
 def _file(ends: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from .._records.json_codec import block_text, dumps, encode, loads, plain
 from .._records.records import BlockRecord, Record
 from .._runtime.clock import now_ns
+from .._runtime.errors import SessionError
 from .._runtime.process import file_of
 from . import _format as file
 from ._block_chunks import halves
@@ -119,20 +120,30 @@ class Writer:
 
     def _write_what_fits(self, held: list[tuple[bytes, int]]) -> None:
         """On a full disk: the first of the chunks, and the first rows of the one that does not fit, as chunks."""
-        while held and self._fd is not None and self._write_before_end(*held[0]):
-            del held[0]
-        if not held:
-            return
         number = self._sequence - len(held)
-        kind, rest = file.taken_apart(held[0][0])
-        while self._fd is not None and (halves := _halves(kind, rest)):
-            rest, second = halves
-            stored = zlib.compress(rest, 1)
-            chunk = _chunk(kind, stored, True, len(rest), number, zlib.crc32(stored))
-            if self._write_before_end(chunk, len(rest)):
-                held[0] = b"", max(0, held[0][1] - len(rest))
-                number, rest = number + 1, second
+        while held and self._fd is not None:
+            kind, payload = file.taken_apart(held[0][0])
+            number, left = self._write_parts(kind, payload, number)
+            if left:
+                held[0] = b"", left
+                break
+            del held[0]
         self._sequence = number + len(held)
+
+    def _write_parts(self, kind: int, payload: bytes, number: int) -> tuple[int, int]:
+        """The number of the next chunk, and how many bytes of this one did not fit."""
+        waiting = [payload]
+        while waiting:
+            part = waiting.pop()
+            stored = zlib.compress(part, 1)
+            if self._write_before_end(_chunk(kind, stored, True, len(part), number, zlib.crc32(stored)), len(part)):
+                number += 1
+                continue
+            halves = _halves(kind, part) if self._fd is not None else None
+            if halves is None:
+                return number, len(part) + sum(map(len, waiting))
+            waiting += reversed(halves)
+        return number, 0
 
     def _write_before_end(self, chunk: bytes, length: int) -> bool:
         """Where room for END is left behind it."""
@@ -283,8 +294,10 @@ class Writer:
         assert self._fd is not None
         if file_of(self._fd) != self._identity:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
-            self.failure, self._fd = f"the program closed its descriptor after {self.size_bytes} bytes", None
-            return False
+            self._fd = self._opened_again()
+            if self._fd is None:
+                self.failure = f"the program closed its descriptor after {self.size_bytes} bytes, and the file is gone"
+                return False
         rest = memoryview(data)
         try:
             while rest:
@@ -298,6 +311,18 @@ class Writer:
             self._undo()
             raise
         return True
+
+    def _opened_again(self) -> int | None:
+        """Another descriptor; None where the file is no longer at its path."""
+        try:
+            fd = claim(self.path)
+        except (OSError, SessionError):
+            return None
+        if file_of(fd) == self._identity:
+            os.lseek(fd, self.size_bytes, os.SEEK_SET)
+            return fd
+        os.close(fd)
+        return None
 
     def _undo(self) -> None:
         """Lets the file end with a whole chunk again, where it is a file."""

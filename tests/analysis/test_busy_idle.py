@@ -8,6 +8,7 @@ from support.sessions import H100, MS, T0, US, block, compute, copy, kernel, mem
 from gpusense._records.records import Aggregate, BlockRecord, DeviceBusy, UnseenInterval
 from gpusense.analysis import launch as launch_module
 from gpusense.analysis.busy import device_times, sweeps, window
+from gpusense.analysis.facts import Facts
 from gpusense.analysis.families import is_collective
 from gpusense.analysis.idle import REASONS, idle, innermost
 from gpusense.analysis.launch import launches
@@ -129,6 +130,24 @@ def test_what_was_not_seen_is_no_idle_time_where_work_was_only_counted():
         "compute": 200, "no_work": 100 + 50, "unseen": 500 + 50, "unattributed": 800 - 500 - 200
     }  # fmt: skip
     assert sum(row.part(reason) for reason in REASONS) == row.window_ns == 1000
+
+
+def test_a_merged_session_has_the_same_share_of_the_time_that_its_processes_saw():
+    off = [UnseenInterval(T0, T0 + 300, "CUDA was in use before")]
+
+    def rank(number, device, unseen=()):
+        card = H100._replace(index=device, cuda_index=device, uuid=f"GPU-{device}")
+        work = kernel("k", 400, 700, device=device)
+        return session(work, end=1000, unseen=unseen, devices=(card,), rank=number, pid=number)
+
+    for other in (rank(1, 0, off), rank(1, 1)):  # on the same device, or on another one
+        run = merge([rank(0, 0, off), other])
+        alone = Facts(rank(0, 0, off))
+        merged = Facts(run)
+        assert merged.times[0].busy_share == alone.times[0].busy_share == 300 / 700
+        assert merged.idle[0].unseen_ns == alone.idle[0].unseen_ns == 300
+        assert {view.unseen == alone.views[0].unseen for view in merged.views if view.device == 0} == {True}
+    assert [time.unseen_ns for time in merged.times] == [300, 0]
 
 
 def test_after_a_copy_to_the_host_a_short_gap_is_a_wait_and_a_long_one_is_not():

@@ -43,6 +43,13 @@ def test_nothing_seen_says_why():
     assert "gives no reason" in " ".join(verdict(session(end=MS)).evidence)
 
 
+def test_a_process_that_only_initialised_cuda_lacks_nothing():
+    ended = {"state": "stopped", "reason": "capture was stopped", "cuda_live_ns": 3_000 * MS}
+    found = verdict(session(end=4_000 * MS, capture=ended))
+    assert found.title == "CUDA was initialised for 3.00 s, and nothing was launched."
+    assert found.fix.startswith("If you expected work")
+
+
 def test_capture_that_was_off_for_most_of_the_run_comes_first():
     off = [UnseenInterval(T0, T0 + 8 * MS, "armed, CUDA not yet live")]
     run = session(kernel("k", 8 * MS, 9 * MS), end=10 * MS, unseen=off)

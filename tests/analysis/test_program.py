@@ -47,6 +47,19 @@ def test_start_up_steps_and_tail():
     assert found.judged == STEADY
 
 
+@pytest.mark.parametrize("name", ["backend_compile_and_load", "lower_sharding_computation", "autotune"])
+def test_a_compiler_s_block_is_no_step(name):
+    run = training(120)
+    starts = program(run).steps.starts
+    blocks = [block((name,), start - T0, start - T0 + 28 * MS) for start in starts[::3]]
+    rows = [row._replace(path=(name,)) for row in run.records]
+    assert program(session(*rows, *blocks, end=1_500 * MS)).steps.name == "step"
+    blocks = [one._replace(name="accumulate", path=("accumulate",)) for one in blocks]
+    rows = [row._replace(path=("accumulate",)) for row in run.records]
+    found = program(session(*rows, *blocks, end=1_500 * MS)).steps
+    assert (found.name, found.inner) == ("accumulate", 3)
+
+
 def test_slow_first_steps_belong_to_the_start_up():
     found = program(training(warm_up=3))
     assert found.steps.warm_up in (1, 2)  # before the first there is nothing that tells where it began

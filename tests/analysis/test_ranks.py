@@ -133,6 +133,16 @@ def test_merged_processes_without_ranks_or_with_a_rank_twice_are_numbered_by_pla
     assert split(damaged) == [damaged]
 
 
+def test_a_process_without_a_rank_that_launched_nothing_is_none_of_the_job():
+    runs = [session(kernel("k", 0, 9 * MS), end=10 * MS, pid=1), session(end=10 * MS, pid=2)]
+    assert ranks_of(merge(runs)) is None
+    assert "imbalance" not in [one.kind for one in findings(merge(runs))]
+    runs.append(session(kernel("k", 0, 3 * MS), end=10 * MS, pid=3))
+    assert len(ranks_of(merge(runs)).ranks) == 2
+    told = [session(*work, end=10 * MS, rank=at) for at, work in enumerate(([kernel("k", 0, MS)], []))]
+    assert len(ranks_of(merge(told)).ranks) == 2  # of a job it is one, whatever it did
+
+
 def test_a_device_waits_for_its_own_process_and_not_for_another():
     def run(rank, load):
         return session(

@@ -3,10 +3,12 @@
 import random
 
 import pytest
-from support.sessions import H100, MS, US, alloc, block, compute, copy, kernel, session, sync
+from support.sessions import H100, MS, T0, US, alloc, block, compute, copy, kernel, session, sync
 
+from gpusense.analysis import findings as _findings
+from gpusense.analysis.facts import Finding
 from gpusense.analysis.findings import findings, verdict
-from gpusense.session import merge
+from gpusense.session import Session, merge
 
 
 def of_kind(run, kind):
@@ -277,6 +279,47 @@ def test_what_happens_once_is_said_after_what_holds_in_each_step():
     assert kinds == ["launch_bound", "interruption"]
     (once,) = of_kind(loop.session(), "interruption")
     assert once.title.startswith("Once the loop stops for ")
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "cores", "said", "busy"),
+    [
+        ("backend_compile_and_load", 4, 1.0, "let the compiler keep", "The process computed then, on 1.0 cores"),
+        ("save", 1 << 20, 0.05, "If it saves or logs", "The process itself waited then: it computed for 5.0 %"),
+        ("solve", 4, 15.8, "Look at what the host does", "The process computed then, on 15.8 cores on average."),
+    ],
+)
+def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(name, size, cores, said, busy):
+    loop, blocks = Loop(), []
+    for step in range(60):
+        loop.kernels(100, 50 * US, 1 * US)
+        if step in (15, 30, 45):
+            for _ in range(40):
+                loop.copy("gpu_to_cpu", size, 20 * US, MS)
+            blocks.append(block([name], loop.at - 40 * MS, loop.at + 500 * MS))
+            loop.at += 500 * MS
+    loop.records += blocks
+    readings = [(T0 + at, round(cores * at)) for at in range(0, loop.at + MS, 10 * MS)]
+    found = verdict(loop.session(cpu_time=readings))
+    assert found.title.startswith("Every 15 steps the loop stops for ")
+    assert any(line.startswith(busy) for line in found.evidence)
+    assert any(f"in “{name}”" in line for line in found.evidence)
+    assert said in found.fix
+
+
+def test_another_process_explains_no_more_than_twice_what_it_costs_and_no_loader(monkeypatch):
+    def found(share, where=""):
+        costs = {"confidence": "high", "evidence": (), "fix": ""}
+        made = [
+            Finding("shared_device", "a", share=0.2, **costs),
+            Finding("starved", "b", share=share, where=where, **costs),
+        ]
+        monkeypatch.setattr(_findings, "_RULES", [lambda facts: made])
+        return [one.kind for one in findings(Session())]
+
+    assert found(0.3) == ["shared_device"]
+    assert found(0.5) == ["starved", "shared_device"]
+    assert found(0.3, "in “DataLoader”") == ["starved", "shared_device"]
 
 
 def requests(long_every=None):

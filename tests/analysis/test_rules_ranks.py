@@ -1,7 +1,7 @@
 """Who is late, and why: each reason on one of four ranks."""
 
 import pytest
-from support.ranks import collective, job_rank
+from support.ranks import collective, job_rank, kernel_of
 from support.sessions import MS, US, session
 
 from gpusense.analysis.findings import findings
@@ -33,6 +33,24 @@ def test_the_late_rank_and_its_reason_are_the_verdict(why):
     assert slow.events == (8 if why == "every 5" else 2 if why == "stall" else 40)
 
 
+def test_of_ranks_that_share_a_device_blocks_say_where_the_late_one_is():
+    runs = [job_rank(rank, 2, steps=30, late=1, why="load") for rank in range(2)]
+    for run in runs:
+        run.devices = runs[0].devices
+    first = findings(merge(runs))[0]
+    assert (first.kind, first.where) == ("late_rank", "rank 1")
+    assert ": its host is in “step › load” meanwhile, 3.9" in first.title
+    assert first.evidence[0].startswith("Its host is in “step › load” for ")
+
+
+def test_a_late_rank_is_the_verdict_although_it_works_on_for_long():
+    runs = [job_rank(rank, 2, steps=8, late=1, why="load") for rank in range(2)]
+    runs[1].records.append(kernel_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 60 * MS, 4000 * MS, stream=20))
+    runs[1].meta["end_ns"] += 4000 * MS
+    first = findings(merge(runs))[0]
+    assert (first.kind, first.share > 0.5) == ("late_rank", True)
+
+
 def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
     runs = [job_rank(rank, 4, late=1, why="load") for rank in range(3)]
     (late,) = [one for one in findings(merge(runs)) if one.kind == "late_rank"]
@@ -44,7 +62,10 @@ def test_ranks_that_were_not_recorded_are_part_of_the_evidence():
 def test_ranks_that_are_late_in_turn_are_none():
     run = merge([job_rank(rank, 4, steps=40) for rank in range(4)])
     assert "late_rank" not in {one.kind for one in findings(run)}
-    assert alike_text(run.once(ranks_of)) == "All 4 ranks hardly differ."
+    answer = run.once(ranks_of)
+    assert alike_text(answer) == "All 4 ranks hardly differ."
+    pids = [row._replace(name=f"process {row.rank + 40}") for row in answer.ranks]
+    assert alike_text(answer._replace(ranks=tuple(pids))) == "All 4 processes hardly differ."
 
 
 def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():
@@ -111,10 +132,20 @@ def test_who_did_not_come_is_a_rank_of_the_job():
             sent = collective("Send", 0, 2, None, 7 * MS, 8 * MS, communicator=group, peer=1)
             parts += [each._replace(device_end_ns=None) for each in (hung, sent)]
         runs.append(session(*parts, end=500 * MS, rank=rank))
-    (found,) = [one for one in findings(merge(runs)) if one.kind == "hang"]
+        hung = {"after_s": 3.0, "streams": [], "stacks": [], "ended_ns": None}
+        wait = {**hung, "text": "rank 1 has been in it", "wait": {"communicator": "c1", "sequence": 5}}
+        stack = {
+            "thread": 1,
+            "name": "MainThread",
+            "frames": ["load.py:7 read", "train.py:31 step", "train.py:90 main"],
+        }
+        runs[-1].meta["hang"] = {1: [hung, wait], 3: [{**hung, "stacks": [stack]}]}.get(rank, [])
+    found, cause = [one for one in findings(merge(runs)) if one.kind in ("hang", "waited")]
+    assert cause.title.startswith("The GPU of rank 3 hung")  # it is why that rank did not come
     assert found.title == "Rank 3 did not come to AllReduce number 5, in which rank 1 waited at the end of the run."
     assert found.evidence == (
         "Rank 3 never launched it: rank 1 of communicator c1 (“odd”).",
+        "Rank 3 was in load.py:7 read, called by train.py:31 step, called by train.py:90 main.",
         "Rank 1 waited in Send number 0 from rank 1 to rank 3.",
     )
     assert "hang" not in {one.kind for one in findings(merge(runs[::2]))}

@@ -43,7 +43,7 @@ def test_each_pause_comes_to_what_ends_it():
     found = divided(run([(3, "new"), (2, "copy"), (0.5, "again")], initialised=0.25))
     assert {what: round(spent / SECOND, 1) for what, spent in found.parts.items()} == {
         "before CUDA was initialised": 0.2,
-        "from then to the device's first work": 0.8,
+        "from CUDA's initialisation to the device's first work": 0.8,
         "before kernels that ran for the first time": 3.0,
         "before copies to the device": 2.0,
         "of the device's own work": 0.0,
@@ -72,7 +72,10 @@ def test_its_large_parts_and_its_longest_pause_are_told_beside_the_verdict(ranks
     assert (
         "Start-up takes 7.01 s, 96 % of the run: 5.00 s before kernels that ran for the first time; " in found[0].title
     )
-    assert "900 ms before CUDA was initialised, 100 ms from then to the device's first work" in found[0].evidence[0]
+    assert (
+        "900 ms before CUDA was initialised, 100 ms from CUDA's initialisation to the device's first work"
+        in found[0].evidence[0]
+    )
     assert found[0].evidence[1] == "The longest pause of GPU 0 is 5.00 s, from 1.00 s on, between fill and new_0."
     assert ("The same on 1 other device or rank: 96 %." in found[0].evidence) == (ranks > 1)
     head = " ".join(line.strip() for line in summary(made)[:4])

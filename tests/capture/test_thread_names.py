@@ -90,12 +90,12 @@ def test_a_recording_knows_the_names(monkeypatch):
             held = Running("loader")
             tracer.flush(5)
             held.end()
-            worker.start()
-            worker.join()
+        worker.start()  # it is gone before the next cycle
+        worker.join()
         found = tracer.session()
     finally:
         tracer.close()
-    assert {"MainThread", "loader"} <= {row["name"] for row in found.meta["threads"]}
+    assert {"MainThread", "loader", "x"} <= {row["name"] for row in found.meta["threads"]}
     assert f"blocks · MainThread ({threading.main_thread().native_id})" in [track.name for track in tracks(found)]
 
 

@@ -181,16 +181,20 @@ def test_report_as_text_and_json(capsys, recorded):
         ("--speedscope", ".speedscope.json", b"{"),
     ],
 )
-def test_every_format_is_written_beside_the_session(capsys, tmp_path, form, suffix, begins):
+def test_every_format_is_written_beside_the_session(capsys, monkeypatch, tmp_path, form, suffix, begins):
     source = tmp_path / "a.gpusense"
     save(training(2), source)
     assert cli.main(["report", str(source), form]) == 0
     written = tmp_path / f"a{suffix}"
-    told = f"written: {written}; nothing to standard output, for which there is -o -\n"
-    assert capsys.readouterr() == ("", told)
+    assert capsys.readouterr() == ("", f"written: {written}\n")
     assert written.read_bytes()[: len(begins)].lower() == begins
     assert cli.main(["report", str(source), form, "-o", str(tmp_path / "b")]) == 0
     assert (tmp_path / "b").read_bytes() == written.read_bytes()
+    with open(tmp_path / "redirected", "w") as empty, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", empty)
+        assert cli.main(["report", str(source), form]) == 0
+    assert capsys.readouterr().err.endswith(" (replaced); nothing to standard output, for which there is -o -\n")
+    assert (tmp_path / "redirected").read_bytes() == b""
 
 
 def test_flamegraph_and_text_go_to_standard_output_or_a_file(capsys, tmp_path, recorded):

@@ -30,6 +30,23 @@ def report(capsys, *arguments):
     return capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("names", "page"),
+    [
+        (("run.rank0", "run.rank1"), "run.html"),
+        (("run.rank10", "run.rank11"), "run.html"),
+        (("run.host-a", "run.host-b"), "run.host.html"),
+        (("before", "after"), "before.html"),
+        (("run",), "run.html"),
+    ],
+)
+def test_a_report_of_several_files_is_named_after_what_their_names_have_in_common(tmp_path, names, page):
+    for rank, name in enumerate(names):
+        save(job_rank(rank, len(names)), tmp_path / f"{name}.gpusense")
+    assert main(["report", "--html", *(str(tmp_path / f"{name}.gpusense") for name in names)]) == 0
+    assert [path.name for path in tmp_path.glob("*.html")] == [page]
+
+
 def test_256_ranks_are_one_answer_of_the_length_of_one(many, capsys):
     text = report(capsys, *many)
     said = " ".join(text.split())
@@ -76,7 +93,8 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
         one.meta |= {"run": run if rank != 9 else {**run, "id": "6"}}  # an older file has a name of this run
         save(one, tmp_path / f"run.rank{rank}.gpusense")
     names = [f"run.rank{rank}.gpusense" for rank in range(10)]
-    save(Session(meta={"run": run, "children": names, "start_ns": T0, "pid": 1}), tmp_path / "run.gpusense")
+    meta = {"run": run, "children": names, "start_ns": T0, "pid": 1}
+    save(Session(meta=meta, metrics=[sample(0, watts=123.0)]), tmp_path / "run.gpusense")
     told = report(capsys, str(tmp_path / "run.gpusense"))
     said = " ".join(told.split())
     assert "9 processes" in said
@@ -84,6 +102,7 @@ def test_the_file_of_a_launcher_leads_to_those_of_its_ranks(tmp_path, capsys):
     # As a run answers: with what it has, and the work of a few.
     answer = joined([load(tmp_path / "run.gpusense")], whole=False)
     assert {answer.work.paths[path][0] for path in answer.work.path} == {"rank 0", "rank 4"}
+    assert [one.power.draw_watts for one in answer.metrics].count(123.0) == 1  # what the launcher sampled
     assert "\n".join(text.summary(answer)[:5]) == "\n".join(told.splitlines()[:5])
     assert len(joined([load(tmp_path / "run.gpusense")]).work) == 9 * len(answer.work) // 2
 

@@ -795,6 +795,14 @@ int cuStreamIsCapturing(stream_t *stream, int *state) {
     return !*state && (uintptr_t)stream < 2 && capturing ? IMPLICIT : OK;
 }
 
+int cuStreamWaitEvent(stream_t *stream, event_t *event, unsigned flags) {
+    ENTER_CONTEXT(cuStreamWaitEvent);
+    NEED(event && event->recorded && !flags, INVALID_HANDLE);
+    stream_t *on = stream_of(stream);
+    if (clock_ns() && on->busy_until < event->time_ns) on->busy_until = event->time_ns;
+    return OK;
+}
+
 int cuStreamSynchronize(stream_t *stream) {
     ENTER_CONTEXT(cuStreamSynchronize);
     (void)stream;

@@ -44,6 +44,9 @@ def test_a_run_keeps_its_samples_whatever_ends_it(gpu, tmp_path):
         if code != 4:
             told = found.meta["sources"]["counters"]
             assert (told["state"], told["devices"]["0"]["evaluated_by"]) == ("ended", "libnvperf_host")
+            assert told["cost_percent_of_a_processor"] > 0
+            assert found.meta["overhead"]["counters_cpu_ns"] > 1_000_000
+            assert told["devices"]["0"]["samples"] == len(found.counter_samples)
 
 
 def test_one_that_crashes_in_the_child_is_told_and_the_program_goes_on(gpu, tmp_path):

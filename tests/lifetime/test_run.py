@@ -217,7 +217,7 @@ def test_exit_from_under_everything(tmp_path, live):
 def named(how):
     """What ended a program, as the answer says it where the program's parent has not asked yet."""
     return {
-        "exec": "exec, or by the C library's _exit; what it did",
+        "exec": "exec, or by the C library's _exit; of what it did in its last second something may be missing.",
         "6": "SIGABRT, a crash: gpusense run -X faulthandler says where",
         "9": "SIGKILL, sent by somebody, or by a system that is short of memory",
     }[how]
@@ -233,6 +233,10 @@ def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
     with gpusense.trace("last"):
         gpusense.record_kernel("k", duration_ns=10**9)
         time.sleep(1)
+        if sys.argv[1] == "9" and os.fork() == 0:  # who lives on has no claim on the file
+            os.closerange(0, 3)
+            time.sleep(2)
+            os._exit(0)
         os.execvp("true", ["true"]) if sys.argv[1] == "exec" else os.kill(os.getpid(), int(sys.argv[1]))
     """
     name = program(tmp_path, code)
@@ -579,6 +583,7 @@ def test_a_report_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path):
 
 def test_quiet(tmp_path):
     assert traced("--quiet", "-c", "print(1)", cwd=tmp_path).stderr == ""
+    assert traced("-q", "-c", "print(1)", cwd=tmp_path).stderr == ""
 
 
 WINDOW = """

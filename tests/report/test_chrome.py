@@ -32,6 +32,14 @@ def test_times_are_relative_and_lose_no_nanosecond():
     assert sorted(spans) == sorted((record.start_ns - T0, record.duration_ns) for record in run.records)
 
 
+def test_the_host_is_called_after_the_program():
+    run = training(4)
+    run.meta["run"] = {"command": "train.py --epochs 3"}
+    named = [event["args"]["name"] for event in trace_of(run)["traceEvents"] if event.get("name") == "process_name"]
+    assert named[0] == "train.py --epochs 3"
+    assert "Host" not in named
+
+
 def test_complete_events_of_one_lane_do_not_overlap_unless_nested():
     trace = trace_of(session(kernel("a", 0, 10), kernel("b", 5, 15), kernel("c", 12, 20), end=30))
     lanes = {}

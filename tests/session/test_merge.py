@@ -197,6 +197,12 @@ def test_what_a_process_could_not_record_is_still_told():
     assert untimed(merged) == {"no queries": 7}
     assert untimed(merge([merged, rank(2)])) == {"no queries": 7}
     assert "complete" not in merge([rank(0), rank(1)]).meta
+    two.meta["ended_by"] = "SIGKILL"
+    merged = merge([one, two])
+    assert (merged.meta["complete"], merged.meta["ended_by"]) == (False, "SIGKILL")
+    said = " ".join(" ".join(text.full(merged)).split())
+    assert said.count("Rank 1: the program ended by SIGKILL, sent by somebody, or by a system") == 2
+    assert "passes were not timed, the program ended by SIGKILL" in said
     assert "wait_ns" not in dict(merged.summary().operations[0].reasons)  # waits were asked for, and there were none
 
 

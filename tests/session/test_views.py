@@ -63,7 +63,7 @@ def test_the_timeline_has_everything_in_order_and_the_empty_times_between(run):
     (device,) = (time for time in run.once(Facts).times)
     empty = [span for span in spans if span.kind == "empty"]
     assert sum(span.duration_ns for span in empty) == device.last_ns - device.first_ns - device.busy_ns
-    assert {span.name for span in empty} <= {"launch", "synchronising", "host", "new", "allocation", "none"}
+    assert {span.name for span in empty} <= {"launch", "synchronising", "host", "new", "allocation", "graph", "none"}
 
 
 def test_a_session_is_analysed_once(run):
@@ -142,6 +142,12 @@ def test_what_a_notebook_shows(run):
     assert "train › step › backward" in pretty(run.block_table())
     assert 'srcdoc="' in run.timeline()._repr_html_()
     assert "steady" in pretty(run.phases)
+    assert pretty(run.steps).startswith(f"{run.steps.number} × {run.steps.name} of ")
+    assert "Counters by block" not in run._repr_html_()
+    counted = eventful()._repr_html_()
+    assert "<h4>Counters by block</h4>" in counted
+    assert "(all work)" in counted
+    assert "3.00 TB/s" in counted
 
 
 def test_a_frame_begins_with_the_timeline(run):

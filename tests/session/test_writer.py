@@ -13,13 +13,13 @@ import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
 
 from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
-from gpusense._records.records import BlockRecord
+from gpusense._records.records import NO_GPU, OPEN_AT_END, BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
 from gpusense.session import load
 from gpusense.session._block_chunks import Packer
-from gpusense.session._writer import Writer
+from gpusense.session._writer import Writer, add_meta
 
 T0 = 1_795_814_054_123_456_789
 
@@ -153,8 +153,31 @@ def test_what_an_interrupt_kept_from_the_file_is_written_next_time(tmp_path, mon
     assert writer.bytes_dropped == 0
 
 
+def test_more_is_added_to_the_file_of_a_program_that_was_killed(tmp_path):
+    path = tmp_path / "run"
+    writer = Writer(path)
+    writer.json(file.META, {"mode": "file", "start_ns": T0})
+    writer.append(file.BLOCKS, *blocks_of_many_names(3)[0])
+    with pytest.raises(SessionError, match="another process is writing it"):
+        add_meta(str(path), {})
+    whole = path.read_bytes()
+    os.close(writer._fd)
+    path.write_bytes(whole + whole[16:50])  # the beginning of one more chunk
+    add_meta(str(path), {"ended_by": "SIGSEGV", "program_end_ns": T0 + 500})
+    session = load(path)
+    assert (session.meta["complete"], session.meta["damage"]) == (False, [])
+    left = [record for record in session.blocks if record.attributes == {OPEN_AT_END: True}]
+    assert [(record.path, record.end_ns) for record in left] == [(("run",), T0 + 500)]
+    assert [chunk.sequence for chunk in chunks(path)[0]] == [0, 1, 2]
+    assert session.verdict.fix.endswith("If it crashes, `gpusense run -X faulthandler …` says where.")
+    session = load(path)
+    session.meta["capture"] = {"state": "unavailable", "reason": NO_GPU}
+    assert session.verdict.title == f"No GPU work was seen: {NO_GPU}."
+
+
 @pytest.mark.parametrize("reused", [True, False])
-def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused):
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, reused, gone):
     """The chunks went into the file that had got the number, and that file was closed at the end."""
     writer = Writer(tmp_path / "run")
     assert writer.json(file.META, {"a": 1})
@@ -165,18 +188,23 @@ def test_a_program_that_closes_every_descriptor_keeps_its_own_files(tmp_path, re
         os.write(own, b"precious")
     else:
         os.close(descriptor)
-    assert not writer.buffer(b"lost")  # with its head of 16 bytes
-    assert "closed its descriptor" in writer.failure
+    if gone:
+        os.rename(tmp_path / "run", tmp_path / "moved")
+        assert not writer.buffer(b"lost")  # with its head of 16 bytes
+        assert "closed its descriptor" in writer.failure
+        assert writer.bytes_dropped == 20
+    else:
+        assert writer.buffer(b"kept")
+    failure = writer.failure
     writer.close()
-    assert "closed its descriptor" in writer.failure
-    assert writer.bytes_dropped == 20
+    assert writer.failure == failure
     if reused:
         os.write(descriptor, b" data")
         os.close(descriptor)
         os.close(own)
         assert (tmp_path / "own").read_bytes() == b"precious data"
-    found, damage = chunks(tmp_path / "run")
-    assert ([chunk.type for chunk in found], damage) == ([file.META], [])
+    found, damage = chunks(tmp_path / ("moved" if gone else "run"))
+    assert ([chunk.type for chunk in found], damage) == ([file.META, *[file.BUFFER, file.END] * (not gone)], [])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks of files are for POSIX")

@@ -5,7 +5,7 @@ import threading
 from ctypes import byref, c_uint64, c_void_p
 
 from gpusense._attribution.open_blocks import block_ids, innermost
-from gpusense.backends.block_times import marks, source
+from gpusense.backends.block_times import marks
 
 BEGIN = 1_000_000_000
 #: From the call to where an idle stream comes to an event.
@@ -36,7 +36,7 @@ class Driver:
         monkeypatch.setattr(marks, "monotonic_ns", self.look)
         clock = ctypes.cast(self.library.fake_cuda_clock_gettime, c_void_p).value
         monkeypatch.setattr(marks.executable, "libc_address", lambda name: clock)
-        monkeypatch.setattr(source, "MARK_NS", MARK)
+        monkeypatch.setattr(marks, "APART_NS", 2.0 * MARK)
 
     @property
     def now(self):

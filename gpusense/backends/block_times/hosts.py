@@ -135,9 +135,12 @@ def _torch(torch: Any, patches: Patches, leaves: Told, arrives: Told) -> Ask | N
             return Answer(*[Current(one, stream_of(one)) for one in devices])
         one = device()
         key = one, stream_of(one)
-        if len(made) > _MOST_STREAMS:
-            made.clear()
-        return made.get(key) or made.setdefault(key, Answer(Current(*key)))
+        found = made.get(key)
+        if found is None:
+            if len(made) > _MOST_STREAMS:
+                made.clear()
+            found = made[key] = Answer(Current(*key))
+        return found
 
     return ask
 

@@ -6,9 +6,9 @@ done on gpusense's thread. A mark that nobody has any more gives its event back.
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from ctypes import CFUNCTYPE, byref, c_float, c_int, c_int64, c_uint64, c_void_p, cast
 from functools import cache
+from itertools import pairwise
 from time import monotonic_ns
 from typing import Any
 
@@ -20,11 +20,11 @@ from ..cupti.synchronize import relaxed
 
 MAX_EVENTS, GROW = 4_096, 64  # of a context, and made at once
 MAX_STREAMS = 1_024
-#: Marks of a stream that wait for their block's end; of more, those that the device has come to are looked at.
-MAX_UNREAD = 64
-#: Two marks with nothing in between lie 1.2 to 3.1 µs apart on H200s, and 3.2 and more with the shortest kernel. Where
-#: the stream was idle it is the host that takes so long to make two, and longer with a launch.
-EMPTY_NS = 3_150
+#: How far two marks of a busy stream lie apart with nothing in between, until it has been measured: the least of all
+#: machines. It may be 0.95 µs more, and with the shortest kernel it is 1.6 µs more.
+APART_NS, MORE_NS = 1_250.0, 1_250.0
+#: Measured so often, the least counts, by so many marks.
+MEASURES, MEASURED_BY = 5, 8
 NOT_READY, IMPLICIT = 600, 906
 #: Answers after which nothing of a context is used any more: a program may destroy it, and make another.
 _GONE = frozenset({4, 201, 400, 709})
@@ -44,19 +44,14 @@ FULL = f"{MAX_EVENTS:,} marks of earlier blocks wait for the device"
 ENDED = "the CUDA context was destroyed"
 
 
-class Run:
-    """Marks of a stream with nothing in between: where the first and the last of them lie on it."""
-
-    __slots__ = ("end_ns", "start_ns")
-
-    def __init__(self, at_ns: float) -> None:
-        self.start_ns = self.end_ns = at_ns
+#: Where the first and the last of some marks of a stream lie on it, between which there is nothing.
+Run = list[float]
 
 
 class Mark:
     """An event on a stream, made before ``issued_ns`` by the monotonic clock; it goes back into ``home``.
 
-    Once the device has come to it and somebody has looked, it lies ``at_ns`` behind the first mark of its stream, and
+    Once the device has come to it and gpusense has looked, it lies ``at_ns`` behind the first mark of its stream, and
     has a ``run``. Made by ``Mark.__new__``: a constructor is one function more where it counts.
     """
 
@@ -130,14 +125,14 @@ def _calls(current: Any, is_capturing: Any, record: Any) -> Record:
 class Stream:
     """One of a context. :meth:`mark` may be called on any thread, all else on one at a time."""
 
-    __slots__ = ("_anchor", "_first_ns", "_last", "_unread", "handle", "place")
+    __slots__ = ("_anchor", "_last", "_unread", "first_ns", "handle", "place")
 
     def __init__(self, place: "Place", handle: int) -> None:
         self.place, self.handle = place, handle
         self._unread: deque[Mark] = deque()
         self._last: Mark | None = None  # that was read
-        self._anchor: Anchor | None = None  # by which is known when the first mark was reached, and when
-        self._first_ns = 0.0
+        self._anchor: Anchor | None = None
+        self.first_ns = 0.0  # when the device came to the first mark, by the monotonic clock; once that has a run
 
     # --- on the program's threads -------------------------------------------------------------------------------------
 
@@ -172,48 +167,30 @@ class Stream:
 
     # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
 
-    def has_read(self, mark: Mark) -> bool:
-        """Whether the device has come to it; then it has a run."""
-        while mark.run is None:
-            if not self._read():
-                return False
-        return True
-
-    def first_ns(self) -> float:
-        """When the device came to the first mark, by the monotonic clock. After :meth:`has_read` and :meth:`hold`."""
-        place, last = self.place, self._last
-        if place.anchor is not self._anchor:
-            assert place.anchor is not None
-            assert last is not None
-            behind = place.between(place.anchor.mark, last) or 0.0
-            self._anchor, self._first_ns = place.anchor, place.anchor.time_ns + behind - last.at_ns
-        return self._first_ns
-
     @property
-    def has_many(self) -> bool:
-        return len(self._unread) > MAX_UNREAD
+    def newest(self) -> Mark | None:
+        """Of the marks that nobody has looked at."""
+        return self._unread[-1] if self._unread else None
 
-    def catch_up(self) -> None:
-        """Gives back the marks of blocks that nobody ends."""
-        while self.has_many and self._read():
-            pass
-
-    def _read(self) -> bool:
-        """Looks at the next mark; False where the device has not come to it."""
-        one, before = self._unread[0], self._last
+    def read(self, anchor: Anchor) -> None:
+        """Looks at the marks that the device has come to since."""
+        unread, before, between = self._unread, self._last, self.place.between
         if before is None:
-            if not self.place.reached(one):
-                return False
-            one.at_ns, one.run = 0.0, Run(0.0)
-        else:
-            gap = self.place.between(before, one)
-            if gap is None:
-                return False
-            one.at_ns = before.at_ns + gap
-            one.run = before.run if 0 <= gap <= EMPTY_NS and before.run is not None else Run(one.at_ns)
-            one.run.end_ns = max(one.run.end_ns, one.at_ns)
-        self._last = self._unread.popleft()
-        return True
+            if not self.place.reached(unread[0]):
+                return
+            before = self._last = unread.popleft()
+            before.at_ns, before.run = 0.0, [0.0, 0.0]
+        at, run, empty_ns = before.at_ns, before.run, self.place.apart_ns + MORE_NS
+        while unread and (gap := between(before, unread[0])) is not None:
+            at += gap
+            if run is not None and 0 <= gap <= empty_ns:
+                run[1] = at
+            else:
+                run = [at, at]
+            before = self._last = unread.popleft()
+            before.at_ns, before.run = at, run
+        if anchor is not self._anchor:
+            self._anchor, self.first_ns = anchor, anchor.time_ns + (between(anchor.mark, before) or 0.0) - at
 
 
 class Place:
@@ -228,8 +205,12 @@ class Place:
         self._own: deque[int] = deque()  # for anchors, so that all marks of blocks may be in use
         self.anchor: Anchor | None = None
         self.gone = ""  # why it is of no use any more
-        self._stream = c_void_p()
         self._anchor_ns = 0
+        self.apart_ns = APART_NS
+        self._apart: list[float] = []  # each time that it was measured
+        self._held: list[Mark] = []
+        #: Streams of our own: for anchors, and for what waits for the program.
+        self._stream, self._waits = c_void_p(), c_void_p()
         device = c_int()
         with relaxed(api, context) as pushed:
             code = api.cuCtxGetDevice(byref(device)) if pushed else 201
@@ -250,12 +231,6 @@ class Place:
         """Notices that the context is another one by now. On gpusense's thread."""
         if not self.gone and self._number() != self._id:
             self.gone = ENDED
-        streams = [] if self.gone else list(self._streams.values())
-        if any(stream.has_many for stream in streams):
-            with relaxed(self.api, self.context) as pushed:
-                for stream in streams if pushed else ():
-                    with suppress(Failed):  # which is known by now
-                        stream.catch_up()
 
     def failed(self, call: str, code: int) -> str:
         """What ``code`` means for whoever wants to know why a block has no time."""
@@ -303,6 +278,21 @@ class Place:
 
     # --- on gpusense's thread, in relaxed mode and with the context current -------------------------------------------
 
+    def read(self, streams: set[Stream]) -> str:
+        """Looks at the marks of ``streams`` and of all others that are known; why that is not possible. In any mode."""
+        unread = [stream for stream in {*streams, *self._streams.copy().values()} if stream.newest is not None]
+        if not unread:
+            return ""
+        with relaxed(self.api, self.context) as pushed:
+            try:
+                if pushed and self.hold() and self.anchor is not None:
+                    for stream in unread:
+                        stream.read(self.anchor)
+                    self._measure(next((newest for stream in unread if (newest := stream.newest) is not None), None))
+            except Failed as error:
+                return str(error)
+        return "" if pushed else self.failed("cuCtxPushCurrent", 201)
+
     def reached(self, mark: Mark) -> bool:
         """Whether the device has come to it."""
         code = self.api.cuEventQuery(mark.event)
@@ -311,8 +301,7 @@ class Place:
         return bool(code == 0)
 
     def between(self, first: Mark, second: Mark) -> float | None:
-        """Nanoseconds, in which the driver counts in steps of half a microsecond; None where the device has not come to
-        both."""
+        """Nanoseconds, in steps of half a microsecond or less; None where the device has not come to both."""
         code = self.api.cuEventElapsedTime(self._elapsed, first.event, second.event)
         if code not in (0, NOT_READY):
             raise Failed(self.failed("cuEventElapsedTime", code))
@@ -331,18 +320,15 @@ class Place:
     def _anchor(self, _: int) -> Anchor | None:
         """The device came to the event behind the last look that did not find it there, and before the next."""
         if not self._stream.value:
-            code = self.api.cuStreamCreate(byref(self._stream), STREAM_NON_BLOCKING)
-            if code:
-                raise Failed(self.failed("cuStreamCreate", code))
-            self._make(self._own, ANCHOR_TRIES + 1)
+            for stream in (self._waits, self._stream):  # where there is the second, there are both
+                code = self.api.cuStreamCreate(byref(stream), STREAM_NON_BLOCKING)
+                if code:
+                    raise Failed(self.failed("cuStreamCreate", code))
+            self._make(self._own, ANCHOR_TRIES + 1 + MEASURED_BY)
         if not self._own:
             return None
-        mark = _new(Mark)
-        mark.event, mark.home = self._own.popleft(), self._own
         began = since = looked = monotonic_ns()
-        code = self.api.cuEventRecord(mark.event, self._stream)
-        if code:
-            raise Failed(self.failed("cuEventRecord", code))
+        mark = self._own_mark(self._stream)
         while not self.reached(mark):
             since = looked
             looked = monotonic_ns()
@@ -350,3 +336,26 @@ class Place:
                 return None
         half = (monotonic_ns() - since) // 2
         return Anchor(mark, since + half, half)
+
+    def _own_mark(self, stream: c_void_p) -> Mark:
+        mark = _new(Mark)
+        mark.event, mark.home = self._own.popleft(), self._own
+        code = self.api.cuEventRecord(mark.event, stream)
+        if code:
+            raise Failed(self.failed("cuEventRecord", code))
+        return mark
+
+    def _measure(self, ahead: Mark | None) -> None:
+        """How far marks lie apart: on a stream of our own, held until the device comes to ``ahead``. Were it not held,
+        they would lie as far apart as the host made them."""
+        if self._held:
+            if self.reached(self._held[-1]):
+                self._apart.append(min(self.between(*two) or 0.0 for two in pairwise(self._held)))
+                self.apart_ns, self._held = min(self._apart), []
+        elif ahead is not None and len(self._apart) < MEASURES and len(self._own) >= MEASURED_BY:
+            code = self.api.cuStreamWaitEvent(self._waits, ahead.event, 0)
+            if code:
+                raise Failed(self.failed("cuStreamWaitEvent", code))
+            held = [self._own_mark(self._waits) for _ in range(MEASURED_BY)]
+            if not self.reached(ahead):
+                self._held = held

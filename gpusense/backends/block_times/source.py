@@ -9,7 +9,6 @@ block's path.
 
 import time
 from collections import deque
-from collections.abc import Iterator
 from ctypes import byref, c_int, c_uint, c_void_p
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,13 +20,9 @@ from ..._records.records import AT_MOST, DeviceInfo, GpuBlockTime, Path
 from ..._runtime import process, threads
 from ..._runtime.clock import SESSION
 from .. import cuda
-from ..cupti.synchronize import relaxed
 from .hosts import Hosts, silent
 from .marks import BUSY_NS, Failed, Mark, Place, Stream, record_with
 
-#: Two marks around work on a busy stream lie further apart than it takes: 1.25 µs on one machine with an H200, 2.9 on
-#: others. The least is taken off, half of it at each, so that no time is too short.
-MARK_NS = 625
 MAX_REASONS = 1_000  # paths and reasons that are told apart
 PER_THREAD = 2  # the handle that means another stream on each thread
 _POLL_S = 0.0005
@@ -42,14 +37,13 @@ UNFINISHED = "the device had not come to the block's end as recording ended"
 
 class Span:
     """One stream in one block; ``end`` None while the block's thread is on it. ``keeps`` it alive; ``own``: it is of
-    the thread's own device. ``reach``: what the device said, or why it did not."""
+    the thread's own device."""
 
-    __slots__ = ("end", "keeps", "own", "reach", "start", "stream")
+    __slots__ = ("end", "keeps", "own", "start", "stream")
 
     def __init__(self, stream: Stream, keeps: Any, own: bool, start: Mark) -> None:
         self.stream, self.keeps, self.own, self.start = stream, keeps, own, start
         self.end: Mark | None = None
-        self.reach: _Reach | str | None = None
 
 
 #: A block whose marks are to be read: name, path, number, spans.
@@ -146,7 +140,7 @@ class BlockTimes:
                 stream = span.stream
                 if stream.handle == PER_THREAD and block.thread != self._ident():
                     return ELSEWHERE
-                mark = stream.mark()
+                mark = stream.mark_here() or stream.mark()
                 if isinstance(mark, str):
                     return mark
                 span.end = mark
@@ -301,45 +295,26 @@ class BlockTimes:
 
     def _hand_on(self) -> None:
         closed = [self._closed.popleft() for _ in range(len(self._closed))]
-        places: dict[Place, list[Span]] = {}
+        places: dict[Place, set[Stream]] = {place: set() for place in self._places.copy().values()}
         for _, _, _, spans in closed:
             for span in spans:
-                places.setdefault(span.stream.place, []).append(span)
-        for place, of in places.items():
-            with relaxed(self._api, place.context) as pushed:
-                if not pushed:
-                    place.failed("cuCtxPushCurrent", 201)
-                self._read(place, of)
+                places.setdefault(span.stream.place, set()).add(span.stream)
+        failed = {place: place.gone or place.read(streams) for place, streams in places.items()}
         records: list[GpuBlockTime] = []
         for one in closed:
             _, path, _, spans = one
-            failed = [span.reach for span in spans if isinstance(span.reach, str)]
-            if failed:
-                self._miss(path, failed[0])
-            elif any(span.reach is None for span in spans):
-                self._closed.append(one)
-            else:
+            unread = [span.stream.place for span in spans if span.end is None or span.end.run is None]
+            if not unread:
                 records += _records(one)
+            elif failed[unread[0]]:
+                self._miss(path, failed[unread[0]])
+            else:
+                self._closed.append(one)
         on_records = self._on_records
         if records and on_records is not None:
             self._timed += len(records)
+            self._error_ns = records[-1].clock_error_ns
             on_records(records)
-
-    def _read(self, place: Place, spans: list[Span]) -> None:
-        """Asks the device for what it has come to the end of."""
-        waiting: set[Stream] = set()
-        for span in spans:
-            stream = span.stream
-            try:
-                if place.gone:
-                    span.reach = place.gone
-                elif stream in waiting or not (span.end and stream.has_read(span.end)):
-                    waiting.add(stream)
-                elif place.hold() and place.anchor is not None:
-                    self._error_ns = place.anchor.error_ns
-                    span.reach = _reach(span, stream.first_ns(), place.anchor.error_ns)
-            except Failed as error:
-                span.reach = str(error)
 
     # --- a source -----------------------------------------------------------------------------------------------------
 
@@ -354,13 +329,17 @@ class BlockTimes:
     def flush(self, timeout_s: float) -> bool:
         """False where the device has not come to the ends of all blocks in time."""
         deadline = time.monotonic() + timeout_s
-        last = self._closed[-1] if self._closed else None
-        while last is not None and self._on:
+        last: Closed | None = None
+        while self._on:
             self.poll()
-            with self._reading:
-                waits = any(closed is last for closed in self._closed)
-            if not waits:
-                return True
+            if self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):  # another thread may be reading
+                try:
+                    waiting = list(self._closed)
+                finally:
+                    self._reading.release()
+                last = last or (waiting[-1] if waiting else None)
+                if not any(closed is last for closed in waiting):
+                    return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(_POLL_S)
@@ -408,49 +387,46 @@ class BlockTimes:
         """The tracer ends it."""
 
 
-def _reach(span: Span, first_ns: float, error_ns: int) -> _Reach:
-    """From the last mark before work to the first one behind it. ``first_ns``: when the stream came to its first."""
-    first, last = span.start, span.end
+def _reach(span: Span, busy_ns: int) -> _Reach:
+    """From the last mark before work to the first one behind it."""
+    first, last, first_ns = span.start, span.end, span.stream.first_ns
     assert last is not None
     assert first.run is not None
     assert last.run is not None
-    busy = BUSY_NS + error_ns
-    idle_before = first_ns + first.at_ns - first.issued_ns < busy
-    idle_behind = first_ns + last.at_ns - last.issued_ns < busy
+    idle_before = first_ns + first.at_ns - first.issued_ns < busy_ns
+    idle_behind = first_ns + last.at_ns - last.issued_ns < busy_ns
     empty = first.run is last.run
-    start, end = (first.at_ns, last.at_ns) if empty else (first.run.end_ns, last.run.start_ns)
-    if not empty and end - start > 2 * MARK_NS:
-        start, end = start + (0 if idle_before else MARK_NS), end - (0 if idle_behind else MARK_NS)
+    start, end = (first.at_ns, last.at_ns) if empty else (first.run[1], last.run[0])
+    apart_ns = span.stream.place.apart_ns  # what the marks take, half of it each: a time is that of the work between
+    if not empty and end - start > apart_ns:
+        start, end = start + (0 if idle_before else apart_ns / 2), end - (0 if idle_behind else apart_ns / 2)
     start_ns = round(first_ns + start)
     return _Reach(start_ns, start_ns + max(0, round(end - start)), idle_before, idle_behind, span.own, empty)
 
 
-def _records(closed: Closed) -> Iterator[GpuBlockTime]:
-    """The times of a block, one a device; none of a device of which nothing says that it was used at all."""
-    places: dict[Place, list[Any]] = {}
+def _records(closed: Closed) -> list[GpuBlockTime]:
+    """The times of a block, one a device."""
+    places: dict[Place, list[Span]] = {}
     for span in closed[-1]:
-        places.setdefault(span.stream.place, []).append(span.reach)
-    for place, reaches in places.items():
-        if any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
-            yield _record(closed, place, reaches)
+        places.setdefault(span.stream.place, []).append(span)
+    found = [_record(closed, place, spans) for place, spans in places.items()]
+    return [record for record in found if record is not None]
 
 
-def _record(closed: Closed, place: Place, reaches: list[_Reach]) -> GpuBlockTime:
-    """From the first of its streams' spans to the last."""
+def _record(closed: Closed, place: Place, spans: list[Span]) -> GpuBlockTime | None:
+    """From the first of its streams' spans to the last; None where nothing says that the device was used at all."""
     name, path, number, _ = closed
+    error_ns = place.anchor.error_ns if place.anchor is not None else 0
+    reaches = [_reach(span, BUSY_NS + error_ns) for span in spans]
+    if not any(reach.own or not (reach.idle_before and reach.idle_behind) for reach in reaches):
+        return None
     used = [reach for reach in reaches if not reach.empty]
     first = min(used or reaches)
     last = max(used, key=_end_ns) if used else first
-    at_most = bool(used) and (first.idle_before or last.idle_behind)
+    end_ns = last.end_ns if used else first.start_ns
+    timing = AT_MOST if used and (first.idle_before or last.idle_behind) else "device"
     ahead = SESSION.of_monotonic(0) + SESSION.ahead_ns  # of the wall clock, by which sources tell the time
+    start_ns, end_ns = first.start_ns + ahead, end_ns + ahead
     return GpuBlockTime(
-        name,
-        first.start_ns + ahead,
-        (last.end_ns if used else first.start_ns) + ahead,
-        place.device,
-        streams=len(reaches),
-        timing=AT_MOST if at_most else "device",
-        clock_error_ns=place.anchor.error_ns if place.anchor is not None else None,
-        path=path,
-        block_id=number,
+        name, start_ns, end_ns, place.device, "cuda", len(spans), timing, error_ns, path=path, block_id=number
     )

@@ -1,8 +1,8 @@
 """Collectives as records: the plugin's slots on the session's clock.
 
-A device's global timer has an offset of its own to the clocks of the host. Two things bound it: no channel begins
-before the host began the launch, and NCCL's thread sees none begin before it has. Where collectives are frequent the
-bounds are a few microseconds apart; they drift with the timer.
+A device's global timer has an offset of its own to the clocks of the host. Two things bound it: NCCL's thread sees no
+channel begin before it has, and none begins before its launch. Where collectives are frequent the former is a few
+microseconds off; both drift with the timer.
 """
 
 import os
@@ -22,29 +22,64 @@ from .totals import Totals
 
 #: Collectives that are remembered for a dump, however long ago they were: what led to a hang.
 LAST = 1_000
-#: By how much the two clocks move apart, at most: 10 µs a second.
-DRIFT = 1e-5
+#: By how much the two clocks move apart at most: 100 µs a second; while the host's is being set right, 1 ms.
+DRIFT, MOST_DRIFT = 1e-4, 1e-3
+#: From the launch of a kernel until NCCL tells of it, unless its thread is interrupted.
+LAUNCH_NS = 1_000_000
+#: Bounds of the offset may contradict each other by so much and still be of the collectives that they seem to be of.
+TOLERATED_NS = 200_000
+#: Why there are no times where there might be.
+ASTRAY = "NCCL gives times of earlier ones, as it does once CUDA graphs and other launches have taken turns"
 
 
 class DeviceClock:
-    """The offset of one device's timer: CLOCK_MONOTONIC is what that shows plus ``low`` to ``high``."""
+    """The timer of a communicator's device: CLOCK_MONOTONIC is what that shows plus ``low`` to ``high``.
+
+    NCCL tells of a launch after the kernel is launched, so a channel may begin before that, and not before the launch
+    that its thread has told of before.
+
+    NCCL numbers what the device does in a channel, and the host counts along. Up to 2.31 it forgets to where a CUDA
+    graph is replayed after something else was launched: from then on it gives each collective the times of an earlier
+    one, and says that it has ended before it has begun. So times that cannot be make ``astray`` of all that follow.
+    """
 
     def __init__(self) -> None:
         self.low: float | None = None
         self.high: float | None = None
+        self.astray = False
         self._looked_ns = 0
+        self._told = 0, 0  # thread and end of the launch that was told of last
+        self._parts: dict[int, tuple[int, int, int]] = {}  # by channel, of the last one: launched, began, ended
 
     def look(self, slot: Slot, start_ns: int) -> None:
         """Learns from a collective whose first channel was seen to begin. ``start_ns``: the earliest, by the timer."""
-        if not slot.first_ns:
+        thread, told_ns = self._told
+        if slot.ended_ns > told_ns:
+            self._told = slot.thread, slot.ended_ns
+        if not slot.first_ns or self.astray:
             return
-        drift = abs(slot.first_seen_ns - self._looked_ns) * DRIFT
+        elapsed = abs(slot.first_seen_ns - self._looked_ns)
         self._looked_ns = slot.first_seen_ns
-        low, high = slot.begun_ns - (start_ns or slot.first_ns), slot.first_seen_ns - slot.first_ns
-        self.low = low if self.low is None else max(low, self.low - drift)
-        self.high = high if self.high is None else min(high, self.high + drift)
+        start_ns = start_ns or slot.first_ns
+        before_ns = told_ns if thread == slot.thread and told_ns <= slot.begun_ns else 0
+        low, high = max(before_ns, slot.begun_ns - LAUNCH_NS) - start_ns, slot.first_seen_ns - slot.first_ns
+        self.low = low if self.low is None else max(low, self.low - elapsed * DRIFT)
+        self.high = high if self.high is None else min(high, self.high + elapsed * DRIFT)
+        impossible = before_ns and before_ns - start_ns > self.high + elapsed * MOST_DRIFT + TOLERATED_NS
+        self.astray = bool(impossible) or self._collide(slot)
         if self.low > self.high:  # one of them was held too long; what was seen last is believed
-            self.low, self.high = low, high
+            self.low, self.high = min(low, high), high
+
+    def _collide(self, slot: Slot) -> bool:
+        """Whether a channel ends before it begins, or has two things to do at a time that were launched one by one."""
+        for number, start, end in slot.channels if slot.ended_ns else ():
+            if not start or not end:
+                continue
+            launched, before, until = self._parts.get(number, (0, 0, 0))
+            if end < start or (slot.begun_ns > launched and max(start, before) < min(end, until)):
+                return True
+            self._parts[number] = slot.ended_ns, start, end
+        return False
 
     @property
     def offset_ns(self) -> int | None:
@@ -83,6 +118,7 @@ class NcclSource:
         self._clocks: dict[int, DeviceClock] = {}
         self._on_records: OnRecords | None = None
         self._handed_on = 0
+        self._without_times: dict[str, int] = {}  # of these, by reason
         self._last: deque[GpuCollective] = deque(maxlen=LAST)
         self._totals = Totals()
 
@@ -129,6 +165,8 @@ class NcclSource:
             records = [self._record(slot, communicators, ended=True) for slot in taken]
             for record in records:
                 self._note(record)
+                if record.attributes and (why := record.attributes.get("untimed")):
+                    self._without_times[why] = self._without_times.get(why, 0) + 1
             on_records = self._on_records
             if records and on_records is not None:
                 self._totals.add(records, now_ns)
@@ -148,6 +186,7 @@ class NcclSource:
             "late_channels": self.plugin.late,
             "under_way": self.plugin.under_way,
             **({"unnamed": self.plugin.unnamed} if self.plugin.unnamed else {}),
+            **({"without_times": dict(self._without_times)} if self._without_times else {}),
         }
 
     def pending(self) -> list[GpuCollective]:
@@ -253,8 +292,11 @@ class NcclSource:
         session, offset = clock.SESSION.of_monotonic(0), device.offset_ns
         ahead = None if offset is None else offset + session
         start, end = (first and first + ahead, last and last + ahead) if ahead is not None else (0, 0)
+        why = ASTRAY if device.astray and slot.channels_begun else slot.why
         by_host = bool(slot.channels_begun and not start)  # before version 4: when NCCL's thread saw it
-        if by_host:
+        if why:
+            start = end = 0
+        elif by_host:
             start, end = slot.first_seen_ns + session, slot.last_seen_ns + session if slot.last_seen_ns else 0
         identity = told.communicator if told.communicator is not None else of and of.id
         return GpuCollective(
@@ -276,10 +318,10 @@ class NcclSource:
             protocol=told.protocol,
             device_start_ns=start or None,
             device_end_ns=(end or None) if ended else None,
-            channels=_moved(slot.channels, ahead),
-            clock_error_ns=None if by_host else device.error_ns,
+            channels=() if why else _moved(slot.channels, ahead),
+            clock_error_ns=None if by_host or why else device.error_ns,
             thread=slot.thread,
-            attributes={"timing": "host"} if by_host else {"untimed": slot.why} if slot.why else None,
+            attributes={"untimed": why} if why else {"timing": "host"} if by_host else None,
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ..._runtime import log, package
 from ..._runtime.config import is_off
 from ..._tracing import select
+from .._counted import with_counters
 from ._attributes import Redact, text_limit
 from ._metrics import Metrics, OwnCounters
 from ._otlp import Otlp
@@ -160,7 +161,8 @@ class _Samples:
 
     def latest(self) -> Any:
         source = self._running()
-        return source.latest() if source is not None else ()
+        recorder = getattr(self._pipeline.tracer, "recorder", None)
+        return with_counters(source.latest(), recorder) if source is not None else ()
 
     def collectives(self) -> Any:
         module = sys.modules.get(f"{package.NAME}.backends.nccl.source")  # not loaded: NCCL tells nothing

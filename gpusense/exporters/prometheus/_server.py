@@ -8,8 +8,9 @@ from socketserver import TCPServer
 from typing import Any
 
 from ..._records.metrics import GpuMetrics
-from ..._runtime import log, threads
+from ..._runtime import log, package, threads
 from ...monitor import collectives
+from .._counted import with_counters
 from ._names import families
 from ._text import accepted, written
 
@@ -83,7 +84,9 @@ class _Scrape(BaseHTTPRequestHandler):
             self.send_error(404, explain=f"metrics are at {PATH}")
             return
         form = accepted(",".join(self.headers.get_all("Accept", ())))
-        found = families(self.server.latest(), self.server.names, collectives())
+        module = sys.modules.get(f"{package.NAME}._tracing.select")  # not loaded: nothing is counted
+        recorder = getattr(module.control.live, "recorder", None) if module is not None else None
+        found = families(with_counters(self.server.latest(), recorder), self.server.names, collectives())
         body = written(found, form).encode()
         self.send_response(200)
         self.send_header("Content-Type", form.content_type)

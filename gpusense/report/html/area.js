@@ -31,7 +31,7 @@ function areaPanel(facts, events, rows, { from, to }, close, zoom) {
   const cells = ([what, spent, count]) => [what, time(spent), count.toLocaleString("en"), percent(spent / whole)];
   const HEADS = ["", "Time", "Count", "Share"];
   function text() {
-    const lines = [title + ", which is 100 %"];
+    const lines = [title + "; 100 % is this time"];
     for (const [head, found] of tables) {
       const all = [[head, ...HEADS.slice(1)], ...found.map(cells)].map(([what, ...rest]) => [what.length > 70 ? what.slice(0, 69) + "…" : what, ...rest]);
       const wide = HEADS.map((_, at) => Math.max(...all.map((one) => one[at].length)));
@@ -55,7 +55,7 @@ function areaPanel(facts, events, rows, { from, to }, close, zoom) {
       h("td", {}, at ? cell : h("div", { title: cell.slice(0, 1000) }, one[3] ? swatch(one[3]) : null, h("span", {}, cell)))))),
       found.length > SHOWN ? h("tr", {}, cells([`${(found.length - SHOWN).toLocaleString("en")} more`, ...[1, 2].map((at) => found.slice(SHOWN).reduce((sum, one) => sum + one[at], 0))]).map((cell) => h("td", { class: "quiet" }, cell))) : null));
   const panel = h("div", {},
-    h("div", { class: "controls" }, h("b", {}, title), h("span", { class: "quiet" }, "which is 100 %"), copied, h("span", { class: "grow" }),
+    h("div", { class: "controls" }, h("b", {}, title), h("span", { class: "quiet" }, "100 % is this time"), copied, h("span", { class: "grow" }),
       h("button", { type: "button", title: "These sums, as text", onclick: copy }, "Copy"), h("button", { type: "button", title: "Zoom to it", onclick: zoom }, "Zoom"),
       h("button", { type: "button", title: "Close (Esc)", onclick: close }, "Close")),
     tables.length ? h("div", { class: "sums" }, tables.map(table)) : h("p", { class: "quiet" }, "Nothing ran in this time."));

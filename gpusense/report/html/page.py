@@ -9,9 +9,9 @@ import hashlib
 import html as markup
 import json
 import os
-import re
 from typing import IO, Any
 
+from ..._runtime.patterns import pattern
 from ..._runtime.text import printable
 from ...session import Session
 from ..files import output
@@ -83,7 +83,7 @@ def escape(text: object) -> str:
 
 
 #: Between a number and its unit, which stay on one line.
-_UNIT = re.compile(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B(?:/s)?|MHz|W|°C)(?!\w))")
+_UNIT = pattern(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B(?:/s)?|MHz|W|°C)(?!\w))")
 
 
 def _prose(text: object) -> str:

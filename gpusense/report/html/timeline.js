@@ -289,8 +289,11 @@ function timeline(facts) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || overlay.open) return;
     const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName), here = event.target === main.element;
     const act = typing ? null : (here || event.target === document.body || panel.contains(event.target) ? moving[event.key] : null) || (here ? onCanvas[event.key] : null);
-    if (act) { event.preventDefault(); act(); }
-    else if (event.key === "/" && !typing) { event.preventDefault(); search.focus(); }
+    if (act) {
+      event.preventDefault();
+      act();
+      if (event.target === document.body && view.selected >= 0) main.element.focus();  // arrows and Enter go on from there
+    } else if (event.key === "/" && !typing) { event.preventDefault(); search.focus(); }
     else if (event.key === "?" && !typing) { event.preventDefault(); overlay.showModal(); }
   });
   search.addEventListener("keydown", (event) => {
@@ -362,7 +365,7 @@ function timeline(facts) {
   const section = h("section", { id: "timeline" },
     h("h2", {}, "Timeline", h("small", {}, counted(facts.events, "record"))),
     h("div", { class: "controls" }, search, found, h("span", { class: "grow" }),
-      button("Longest", "Select the longest event of the row in this view (l)", longest),
+      button("Longest", "Select the longest event of the row in this view (l)", () => { longest(); main.element.focus({ preventScroll: true }); }),
       button("−", "Zoom out (s)", () => zoom(1.43, centre())), button("+", "Zoom in (w)", () => zoom(0.7, centre())),
       button("Whole run", "Show the whole run (0)", () => look(0, span)), button("Keys", "Show all keys (?)", () => overlay.showModal())),
     h("div", { class: "view" }, map.element, scroller), details, panel, legend, h("p", { class: "note" }, facts.note), overlay);

@@ -12,7 +12,7 @@ import gpusense
 from gpusense import doctor
 from gpusense._records.records import BLOCK_TIMES
 from gpusense.analysis.findings import verdict
-from gpusense.backends.block_times import marks, source
+from gpusense.backends.block_times import marks
 from gpusense.exporters.opentelemetry._inside import OfSession, OfTracer
 from gpusense.report import json as json_report
 from gpusense.report import text
@@ -26,7 +26,7 @@ NEVER = ("no GPU work", "No GPU work", "0 kernels", "no kernel")
 @pytest.fixture
 def tracer(driver, no_library, monkeypatch):
     monkeypatch.setattr(marks, "monotonic_ns", monotonic_ns)
-    monkeypatch.setattr(source, "MARK_NS", 0)
+    monkeypatch.setattr(marks, "APART_NS", 0.0)
     driver.set_mark(0)
     driver.library.fake_cuda_real_time()
     control = begun(monkeypatch, lambda: None)

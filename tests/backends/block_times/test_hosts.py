@@ -93,6 +93,13 @@ def test_cupy_says_its_stream_keeps_it_and_tells_of_each_way_to_another(found, c
     assert told == ["leaves", "arrives"]
 
 
+def test_of_two_libraries_both_say_their_streams_where_they_have_any(found, torch, cupy):
+    assert found.streams(()).streams == (hosts.Current(1, 70), hosts.Current(None, 0, cupy.current))
+    found.forget()
+    torch.cuda.is_initialized = lambda: False
+    assert found.streams(()).streams == (hosts.Current(None, 0, cupy.current),)
+
+
 def test_a_library_is_met_once_it_is_imported_to_its_end(found, torch, told):
     torch.__spec__ = SimpleNamespace(_initializing=True)
     found.look()

@@ -12,7 +12,7 @@ EVERYONE = ADMIN_ONLY.replace("Only: 1", "Only: 0")
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """A root folder with the files given, and a process that is in no container by its variables."""
-    for name in ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+    for name in ("KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "CUDA_MPS_PIPE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
 
     def made(**files):
@@ -42,6 +42,31 @@ def test_a_container_has_words_of_its_own(machine, monkeypatch):
     assert permission.refusal(root).hint.startswith("start the container with `--cap-add=SYS_ADMIN`; or on the host")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     assert permission.refusal(root).hint.startswith("add SYS_ADMIN to securityContext.capabilities")
+
+
+@pytest.mark.parametrize(
+    ("pid", "alive", "inside", "runs"),
+    [("77", True, False, True), ("77", False, False, False), ("77", False, True, True), ("", False, False, True)],
+    ids=["a server", "one that was killed", "one of the host", "one whose number is not told"],
+)
+def test_under_a_server_of_mps_counters_are_refused(machine, monkeypatch, tmp_path, pid, alive, inside, runs):
+    root = machine(parameters=EVERYONE, status=ROOT, **({"docker": ""} if inside else {}))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
+    assert permission.refusal(root) is None
+    folder = tmp_path / "run" / "mps"
+    folder.mkdir(parents=True)
+    assert permission.refusal(root) is None, "the folder alone is no server"
+    (folder / "control").touch()
+    (folder / "nvidia-cuda-mps-control.pid").write_text(f"{pid}\n")
+    if alive:
+        (tmp_path / "proc" / pid).mkdir()
+    refused = permission.refusal(root)
+    assert (refused is not None) == runs
+    if runs:
+        assert refused.reason.startswith("this program runs under CUDA MPS (/run/mps)")
+        assert "CUDA_MPS_PIPE_DIRECTORY" in refused.hint
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/another")
+        assert permission.refusal(root) is None
 
 
 def test_where_the_files_say_nothing_nothing_is_refused_beforehand(machine):

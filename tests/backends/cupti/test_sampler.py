@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import math
 import pathlib
 import shutil
 import threading
@@ -237,7 +238,9 @@ def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
 
     class Scripted:
         device, fields, interval_ns = 0, ("dispatches",), MS
-        next, plan = 5, iter(readings)
+
+        def __init__(self):
+            self.next, self.plan = 5, iter(readings)
 
         def read(self):
             count, _, spent = next(self.plan)
@@ -246,19 +249,28 @@ def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
             ends = [start + MS for start in starts]
             return sampler.Samples(starts, ends, [[1.0] * count], True, False, 0, now[0] + spent)
 
-    one, end = source.Device(Scripted()), 5 * MS
+    one, slow, end = source.Device(Scripted()), source.Device(Scripted()), 5 * MS
+    slow._follow = lambda found: False  # each sample for itself
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "monotonic_ns", lambda: now[0])
         for count, late, _ in readings:
             end += count * MS
             now[0] = end + late
             one.read()
+            slow.read()
     columns = one.columns
+    assert [*columns] == [*slow.columns]
+    assert (one.samples, one.gaps) == (slow.samples, slow.gaps)
     assert len(columns) == sum(count for count, _, _ in readings) - 1  # without the first of all
     assert (one.gaps, one.missing_ns) == ({}, 0)
     assert columns.start[1:] == columns.end[:-1]
     for start, end in zip(columns.start, columns.end, strict=True):
         assert abs(end - start - MS) <= 0.31 * MS
+
+
+def test_what_is_no_number_is_not_measured():
+    assert list(map(math.isnan, source._single([1.0, math.inf, math.nan, 1e39, -1e39]))) == [False, *[True] * 4]
+    assert list(source._single([1.0, 2.0])) == [1.0, 2.0]
 
 
 def test_samples_that_cupti_leaves_out_are_a_gap_of_which_nobody_knows_why():
@@ -478,6 +490,17 @@ def test_without_a_sampler_the_reason_is_told_and_nothing_else_happens(session, 
     assert says in one.status()["reason"]
     assert one.flush(1.0)
     assert session.samples == []
+
+
+def test_under_mps_nothing_is_tried(session, library, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    (tmp_path / "control").touch()
+    one = session.begin()
+    session.until(lambda: one.state == "unavailable")
+    assert one.status()["reason"].startswith("this program runs under CUDA MPS")
+    assert library.fake_profiler_calls(b"cuptiProfilerInitialize") == 0
+    refused = selftest.passed(library._name, 0, "driver", what=selftest.RANGES)
+    assert "under CUDA MPS" in refused.reason
 
 
 @pytest.mark.usefixtures("tried")

@@ -13,7 +13,7 @@ from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
 from gpusense.backends.nccl.peers import Peers, Waiting
-from gpusense.backends.nccl.source import NcclSource
+from gpusense.backends.nccl.source import ASTRAY, NcclSource
 
 pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
 SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
@@ -208,6 +208,38 @@ def test_one_whose_channel_begins_as_it_is_given_up_is_kept(nccl, source):
     nccl.channel_ends(communicator, channel, nccl.timer())
     source.poll()
     assert [(each.sequence, each.attributes) for each in source.records] == [(7, None)]
+
+
+@pytest.mark.parametrize(
+    ("told_start", "told_end"),
+    [
+        (lambda first, now: first, lambda first, now: first + 1000),  # of the first one once more
+        (lambda first, now: now, lambda first, now: first + 1000),  # a right start, and an old end
+        (lambda first, now: first - 900_000, lambda first, now: first - 800_000),  # long before it was launched
+    ],
+)
+def test_times_of_earlier_collectives_are_told_of_as_such(told_start, told_end, nccl, source):
+    """What NCCL does for the rest of a communicator's life once a graph was replayed and others launched, by turns."""
+    communicator, other = nccl.init(6, 18, b"", 1, 2, 0), nccl.init(6, 19, b"", 1, 2, 0)
+
+    def launch(of, number):
+        return nccl.launch(of, 0, b"AllReduce", number, b"ncclFloat32", 1, 0, 1)
+
+    ((_, first, _),) = nccl.run(communicator, launch(communicator, 0), [0])
+    time.sleep(0.002)
+    late = launch(communicator, 1)  # the kernel begins before NCCL tells of its launch, and that is no fault
+    start = nccl.timer() - 100_000
+    nccl.channel_ends(communicator, nccl.channel_begins(communicator, late, 0, start), start + 1000)
+    handle = launch(communicator, 2)
+    channel = nccl.channel_begins(communicator, handle, 0, told_start(first, nccl.timer()))
+    nccl.channel_ends(communicator, channel, told_end(first, nccl.timer()))
+    nccl.run(communicator, launch(communicator, 3), [0])
+    nccl.run(other, launch(other, 0), [0])
+    source.poll()
+    assert [each.duration_ns for each in source.records] == [1000, 1000, None, None, 1000]
+    for astray in source.records[2:4]:
+        assert (astray.channels, astray.clock_error_ns, astray.attributes) == ((), None, {"untimed": ASTRAY})
+    assert source.status()["without_times"] == {ASTRAY: 2}
 
 
 def test_nothing_is_asked_while_it_is_switched_off(nccl, source):

@@ -1,7 +1,8 @@
 """Who may read hardware counters here, and what would change that. Reads files alone, and loads no library.
 
 NVIDIA's driver keeps them for administrators unless it was told otherwise (its parameter RmProfilingAdminOnly, set by
-``NVreg_RestrictProfilingToAdminUsers``); an administrator is who has the capability CAP_SYS_ADMIN.
+``NVreg_RestrictProfilingToAdminUsers``); an administrator is who has the capability CAP_SYS_ADMIN. Under a server of
+MPS all programs share its context, and what is counted in one cannot be told from the others'.
 """
 
 import os
@@ -12,6 +13,7 @@ from ...._records.records import Unavailable
 _PARAMETERS = "/proc/driver/nvidia/params"
 _STATUS = "/proc/self/status"
 _SYS_ADMIN = 21  # capability.h
+_MPS, _MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"  # the folder where the variable is not set
 
 _DRIVER = (
     "on the host: put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into a file of /etc/modprobe.d and load "
@@ -29,10 +31,28 @@ _HINTS = {
 
 
 def refusal(root: str = "/") -> Unavailable | None:
-    """Why the driver will refuse; None where it will not, or where the files do not say."""
+    """Why counters will be refused; None where they will not, or where the files do not say."""
+    shared = under_mps(root)
+    if shared is not None:
+        return shared
     if not for_administrators(_read(root, _PARAMETERS)) or is_administrator(_read(root, _STATUS)):
         return None
     return Unavailable("counters", "the driver keeps hardware counters for administrators", hint(root))
+
+
+def under_mps(root: str = "/") -> Unavailable | None:
+    """Why counters say nothing here: a server of CUDA MPS that this process would use; None where none runs."""
+    folder = os.environ.get(_MPS) or _MPS_FOLDER
+    if not os.path.exists(os.path.join(root, folder.lstrip("/"), "control")):
+        return None
+    pid = _read(root, f"{folder}/nvidia-cuda-mps-control.pid").strip()
+    if pid.isdecimal() and not container(root, os.environ) and not os.path.exists(os.path.join(root, "proc", pid)):
+        return None  # it was killed, and left its files; in a container its number may be that of another machine
+    return Unavailable(
+        "counters",
+        f"this program runs under CUDA MPS ({folder}), whose server works for all its programs in one",
+        "end it (`echo quit | nvidia-cuda-mps-control`), or name an empty folder in CUDA_MPS_PIPE_DIRECTORY",
+    )
 
 
 def hint(root: str = "/") -> str:

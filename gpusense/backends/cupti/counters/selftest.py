@@ -14,6 +14,7 @@ from ...._capi import cuda_facts
 from ...._records.records import Unavailable
 from ...._runtime import cache, child
 from ...._runtime.errors import GpuSenseError
+from . import permission
 
 LIMIT_S = 20.0
 SAMPLER, RANGES = "sampler", "range profiler"  # what is tried
@@ -28,6 +29,9 @@ _passed: set[str] = set()
 def passed(path: str, device: int, identity: str, limit_s: float = LIMIT_S, what: str = SAMPLER) -> Unavailable | None:
     """None where the sampler of ``device``, or ``what``, works in a child; else what happened. ``path``: of libcupti.
     ``identity``: of driver and device, so that what went well is known again."""
+    shared = permission.under_mps()
+    if shared is not None:
+        return shared
     key = _key(path, identity if what == SAMPLER else f"{identity} {what}")
     if key in _passed or _known(key):
         _passed.add(key)

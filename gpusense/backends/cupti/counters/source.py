@@ -8,6 +8,7 @@ most. Where the rate was left to gpusense it becomes what one percent of a proce
 import math
 from array import array
 from collections.abc import Callable
+from operator import sub
 from time import monotonic, monotonic_ns, sleep, thread_time
 from typing import Any
 
@@ -101,7 +102,34 @@ class Device:
             self.restart(self.sampler.interval_ns, OVERFLOW)
 
     def _keep(self, found: Samples) -> None:
-        limit, ahead, kept = self.sampler.interval_ns * BOGUS, self._distance(found), []
+        ahead = self._distance(found)
+        if self._follow(found):
+            ours = [end + ahead for end in found.ends]
+            assert self._before is not None
+            self.columns.start.append(self._before[1])
+            self.columns.start.extend(ours[:-1])
+            self.columns.end.extend(ours)
+            self._last = ours[-1]
+            self._before = found.ends[-1], self._last
+            self.samples += len(ours)
+            columns = found.columns
+        else:
+            kept = self._place(found, ahead)
+            columns = [[values[row] for row in kept] for values in found.columns]
+        for column, values in zip(self.columns.values, columns, strict=True):
+            column.extend(_single(values))
+
+    def _follow(self, found: Samples) -> bool:
+        """Whether all of them follow one another and the last one before, as they do in all but a few readings."""
+        starts, ends = found.starts, found.ends
+        if self._fresh or self._before is None or self._before[0] != starts[0] or starts[1:] != ends[:-1]:
+            return False
+        lengths: list[int] = list(map(sub, ends, starts))
+        return min(lengths) > 0 and max(lengths) < self.sampler.interval_ns * BOGUS
+
+    def _place(self, found: Samples, ahead: int) -> list[int]:
+        """One by one. Gives the rows that are kept."""
+        limit, kept = self.sampler.interval_ns * BOGUS, []
         for row, (start, end) in enumerate(zip(found.starts, found.ends, strict=True)):
             if self._fresh or not 0 < end - start < limit:
                 self._fresh = False
@@ -122,8 +150,7 @@ class Device:
             self.columns.start.append(ours)
             self.columns.end.append(self._last)
         self.samples += len(kept)
-        for column, values in zip(self.columns.values, found.columns, strict=True):
-            column.extend(array("f", [_single(values[row]) for row in kept]))
+        return kept
 
     def _distance(self, found: Samples) -> int:
         """The session's clock minus the sampler's, for these samples. It is known better and better; what is added to
@@ -516,6 +543,8 @@ class CounterSource:
             log.once(f"counters end {error}", "sampling could not be ended: %s", error)
 
 
-def _single(value: float) -> float:
-    """As a column holds it: NaN for what is no number of it."""
-    return value if abs(value) < 3e38 else math.nan
+def _single(values: list[float]) -> "array[float]":
+    """As a column holds them: NaN for what is no number of it."""
+    if not abs(sum(values)) < 3e38:
+        values = [value if abs(value) < 3e38 else math.nan for value in values]
+    return array("f", values)
