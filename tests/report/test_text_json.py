@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+from textwrap import wrap
 
 import pytest
 from support.sessions import (
@@ -217,6 +218,8 @@ def test_no_line_ends_between_a_number_and_its_unit():
         assert " ".join(line.strip() for line in lines) == said
         assert max(map(len, lines)) <= width
         assert not [line for line in lines if re.match(r"\s+(%|ms|GB|GB/s|µs)\b|\s+%", line)]
+    for short in (said, f"  {said[:40]} ", " ", ""):  # as lines that are divided are cut
+        assert Style(120).wrapped(short) == wrap(short, 120)
 
 
 def test_one_kernel_again_and_again_is_launches_and_no_steps():
