@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import nan
-from statistics import median
 from typing import Any, NamedTuple
 
 from .._records.counter_samples import AVERAGES, CounterColumns
@@ -21,6 +20,7 @@ from .._records.records import KINDS, BlockRecord, Path
 from .._records.work import WorkTable
 from .._runtime.text import count_text, time_text
 from ..session import Session
+from .anomalies import median
 from .facts import Facts
 from .peaks import peaks
 from .sampled import sampled

@@ -6,8 +6,8 @@ from itertools import repeat
 from typing import Any
 
 from .._runtime.errors import GpuSenseError
+from .._runtime.process import is_written
 from .._runtime.text import count_text
-from ..session._paths import is_written
 from ..session._unrecorded import ENDED_BY
 from . import _outputs, _runs
 
@@ -169,7 +169,8 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), whole: bool = Tru
         every = [(session.meta.get("path") or "", session) for session in (*sessions, *found)]
         session = _job(every, lambda paths: [_load(path, choice) for path in paths])
     else:
-        session = merge(_without_launcher([*sessions, *found]))
+        several = _without_launcher([*sessions, *found])
+        session = merge(several) if len(several) > 1 else several[0]
     if missing:
         session.meta["missing"] = missing
     return session

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from .._runtime.text import encodable, terminal
@@ -40,7 +39,11 @@ class Style(NamedTuple):
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
         text = glued(self._one(text))
-        lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
+        lines = [text.rstrip(" ")] if text.strip() else []
+        if len(text) > self.width:
+            from textwrap import wrap  # the line of a run without a GPU does not need it
+
+            lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
         return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
     def whole(self, text: str, *, paint: str = "") -> str:
