@@ -354,7 +354,7 @@ def test_what_could_not_be_recorded_is_counted_in_sessions_and_reports(monkeypat
         gpusense.record_kernel("k", duration_ns=value)
     with monkeypatch.context() as patched:
         with monkeypatch.context() as broken:
-            broken.setattr(recording.tracer, "_sample", None)
+            broken.setattr(recording.tracer, "_root", None)
             with gpusense.trace("fails"):
                 pass
         patched.setattr(_block, "MAX_WAITING", -1)
