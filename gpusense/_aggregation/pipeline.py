@@ -8,7 +8,7 @@ that were opened or closed before it have arrived, because only then launch orde
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._attribution.boundaries import LIT, Boundary, Placed
@@ -24,13 +24,13 @@ from .._records.records import BlockRecord, Counters, GpuKernel, GpuSync, Path, 
 from .._records.work import WorkTable
 from .block_totals import BlockTotals, Watched
 from .ledger import Ledger
+from .markers import MARKER_BYTES, Marker, OwnStream, on_own_streams
 from .placement import HELPERS, Owners, Placer, Work
 from .recent import Recent
 from .same_kernels import SameKernels
 from .threshold import Threshold
 from .wait_lines import Lines
 
-MARKER_BYTES = 4  # that a marker sets, where it is a memset
 #: Device and host do not agree to the nanosecond; work that ends so much later than it was read is of another clock.
 AHEAD_NS = 1_000_000_000
 SLICE = 1280  # records decoded at a time: a buffer of kernels, well under a millisecond
@@ -50,31 +50,6 @@ _KIND_NAMES = {
 }
 
 _WITH_LINES = frozenset({"sync", "transfer"})  # what calls in which the host waits leave
-
-
-class Marker(NamedTuple):
-    """How the boundary calls of blocks look among the records: kind, key column, and their stream where it matters."""
-
-    kind: int
-    key: int
-    context: int | None = None
-    stream: int | None = None
-    tokens: bool = False  # the key of each record is the token of its boundary
-
-
-#: The context, where that is known, and the stream of calls of gpusense's own: streams are numbered in each context.
-OwnStream = tuple[int | None, int]
-
-
-def on_own_streams(own: Collection[OwnStream], batch: Batch) -> list[bool] | None:
-    """Which records of ``batch`` are on one of these; None where none is."""
-    streams = {stream for _, stream in own}
-    if streams.isdisjoint(batch.stream):
-        return None
-    return [
-        stream in streams and (context is None or (context, stream) in own or (None, stream) in own)
-        for context, stream in zip(batch.context, batch.stream, strict=True)
-    ]
 
 
 class Limits(NamedTuple):

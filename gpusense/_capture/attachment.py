@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from .._aggregation.pipeline import Marker, OwnStream
+from .._aggregation.markers import Marker, OwnStream
 from .._decode import layouts
 from .._records.records import NOT_USED, DeviceInfo, GpuKernel, Unavailable, UnseenInterval
 from .._runtime.clock import now_ns as time_ns

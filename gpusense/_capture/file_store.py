@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from .._aggregation.block_totals import BlockTotals, Watched
-from .._aggregation.pipeline import OwnStream
+from .._aggregation.markers import OwnStream
 from .._aggregation.same_kernels import SameKernels, expanded
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem, taken_apart
@@ -27,7 +27,7 @@ from ..session import Session, load
 from ..session import _format as file
 from ..session._block_chunks import AT_ONCE, Packer
 from ..session._builder import ended_early
-from ..session._replay import Following
+from ..session._following import Following
 from ..session._writer import Writer
 from .attachment import Capture
 from .sinks import Sinks
@@ -75,6 +75,9 @@ class FileStore:
     # --- settings ---------------------------------------------------------------------------------------------------
 
     def attached(self, capture: Capture) -> None:
+        # Needed when a block is asked: by then the program may have changed folders, limits or what can be imported.
+        from ..session import _replay  # noqa: F401
+
         self._write_boundaries()
         self._write_layout(capture)
         self.writer.rows(file.DEVICES, capture.devices())

@@ -13,7 +13,7 @@ from itertools import repeat
 from time import monotonic
 from typing import Any
 
-from .._aggregation.pipeline import MARKER_BYTES, OwnStream, on_own_streams
+from .._aggregation.markers import MARKER_BYTES, OwnStream, on_own_streams
 from .._decode import layouts
 from .._decode.batch import Batch
 from .._decode.record import unpack

@@ -56,7 +56,6 @@ from .attachment import Capture
 from .budget import MAX_UNSEEN, BudgetKeeper
 from .cpu_time import CpuTime
 from .hang import HangWatch, WaitWatch
-from .live_store import LiveStore
 from .losses import Losses
 from .sinks import LONGEST_WAIT_S, Sinks
 from .sources import Sources
@@ -120,8 +119,13 @@ class Recorder:
         self,
         settings: Settings,
         capture: Capture | None,
-        store: Callable[[Settings, Capture | None, Sinks, int], Store] = LiveStore,
+        store: Callable[[Settings, Capture | None, Sinks, int], Store] | None = None,
     ) -> None:
+        """``store``: makes that of this recorder; None: a live one."""
+        if store is None:
+            from .live_store import LiveStore
+
+            store = LiveStore
         self.settings = settings
         self.capture = capture
         self.owner = Owner()

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._aggregation.block_totals import BlockTotals, Watched
-from .._aggregation.recent import Recent
 from .._aggregation.same_kernels import SameKernels
 from .._aggregation.threshold import Threshold
 from .._attribution.boundaries import Boundary, PlacedItem
@@ -26,6 +25,7 @@ from .._runtime.config import Settings
 from .attachment import Capture
 
 if TYPE_CHECKING:
+    from .._aggregation.recent import Recent
     from ..session import Session
 
 MAX_OWNERS = 500_000  # of graph nodes; the oldest are then forgotten
@@ -63,7 +63,7 @@ class Store(Protocol):
     watched: Watched  # blocks that the program may ask
 
     @property
-    def recent(self) -> Recent | None:
+    def recent(self) -> "Recent | None":
         """The last seconds in full, as long as the settings want that and nothing else has them."""
 
     # --- settings

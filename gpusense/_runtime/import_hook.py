@@ -18,6 +18,16 @@ def watch(name: str, ready: Callable[[], None]) -> "_Finder":
     return finder
 
 
+def importable(name: str) -> bool:
+    """Whether there is a package of that name; imports nothing."""
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 class _Finder:
     def __init__(self, name: str, ready: Callable[[], None]) -> None:
         self.name, self.ready = name, ready

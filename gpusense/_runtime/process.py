@@ -101,6 +101,20 @@ def end_on_signals(end: Callable[[], None]) -> None:
         _keep_from_children(handle, numbers)
 
 
+def is_written(path: str) -> bool:
+    """Whether a process has claimed the session file at ``path``, as ``session`` does with those that it writes."""
+    try:
+        import fcntl
+
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        pass
+    return False
+
+
 def end_on_os_exit(end: Callable[[int], None]) -> None:
     """``os._exit(status)`` by Python code still ends this process at once, but ``end(status)`` comes first. Forked
     children leave as they did."""

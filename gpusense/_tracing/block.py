@@ -260,7 +260,7 @@ class Blocks:
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.config = settings
         self.recorder = recorder
-        self.watched = recorder.store.watched.blocks
+        self.watched: dict[int, ref[Any]] = recorder.store.watched.blocks
         self.failed_blocks = 0
         self._append: Callable[[Item], None] = recorder.events.append
         self._listeners: tuple[Any, ...] = ()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._capture.identity import rank_and_world
-from .._records.json_codec import dumps, loads
 from .._runtime import log, package, process, threads
 from .start import EXCEPT_INTERRUPT
 
@@ -39,6 +38,8 @@ class Run(NamedTuple):
     def write(self, folder: str) -> None:
         """For the processes that are started from now on. Only before the program runs: later, another thread might be
         reading the environment."""
+        from .._records.json_codec import dumps
+
         with open(os.open(os.path.join(folder, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(dumps(self._asdict()))
         os.environ[VARIABLE] = folder
@@ -88,6 +89,8 @@ def of_this_process() -> Run | None:
         return None
     global _known
     path = os.path.join(folder, FILE)
+    from .._records.json_codec import loads
+
     try:
         if _known is None or _known[0] != folder or not os.path.exists(path):
             with open(path, encoding="utf-8") as file:

@@ -374,13 +374,15 @@ class Recording:
         self.tracer = tracer
         self.path = path
 
-    def finish(self, each_block: bool = False) -> Any:
-        """The whole session, after a bounded wait for what the device still does; ``each_block``: as for
-        :func:`gpusense.session.load`."""
-        recorder = self.tracer.recorder
-        recorder.synchronise(2.0)
+    def end(self) -> None:
+        """Nothing more is recorded, after a bounded wait for what the device still does."""
+        self.tracer.recorder.synchronise(2.0)
         self.tracer.close()
-        return recorder.session(each_block)
+
+    def finish(self, each_block: bool = False) -> Any:
+        """The whole session, which has ended; ``each_block``: as for :func:`gpusense.session.load`."""
+        self.end()
+        return self.tracer.recorder.session(each_block)
 
 
 def _follows() -> bool:

@@ -1,6 +1,6 @@
 """Calls that took unusually long among calls of the same operation and size."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -57,7 +57,7 @@ def anomalies(
     for key, records, lengths in _comparable(calls(session) if groups is None else groups):
         if len(records) < MINIMUM_CALLS:
             continue
-        centre, spread = (robust_spread if method == "robust" else _sigma)(lengths[1:])
+        centre, spread = (robust_spread if method == "robust" else sigma)(lengths[1:])
         if spread <= 0:
             continue
         floor = max(centre + minimum_ns, centre * (1 + minimum_effect), centre + limit * spread)
@@ -116,13 +116,14 @@ def robust_spread(values: "Sequence[int]") -> tuple[float, float]:
     return centre, 1.2533 * sum(deviations) / len(deviations)
 
 
-def _sigma(values: "Sequence[int]") -> tuple[float, float]:
+def sigma(values: "Sequence[int]") -> tuple[float, float]:
+    """Mean and standard deviation."""
     count, total = len(values), sum(values)
     variance = (sum(value * value for value in values) * count - total * total) / count**2
     return total / count, max(0.0, variance) ** 0.5
 
 
-def median(values: "Sequence[float]") -> float:
+def median(values: "Iterable[float]") -> float:
     """The middle value; of an even number the mean of the two in the middle."""
     ordered = sorted(values)
     middle = len(ordered) // 2

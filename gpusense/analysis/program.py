@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, mul, ne
-from statistics import median
 from typing import Any, NamedTuple
 
 from .._records import lanes
@@ -15,6 +14,7 @@ from .._records.work import WorkTable
 from .._runtime.patterns import pattern
 from .._runtime.text import one_line, time_text
 from ..session import Session
+from .anomalies import median
 from .busy import window
 from .processes import processes_of
 from .rows import Rows, marked, sums

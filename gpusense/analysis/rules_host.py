@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import sub
-from statistics import median
 from typing import NamedTuple
 
 from .._records.records import LOADER, LOADER_BATCH, LOADER_WORKERS, Path
 from .._runtime.text import count_text, one_line, percent_text, time_text
+from .anomalies import median
 from .facts import Facts, Finding, waits_for_device
 from .intervals import total
 from .program import INTERLUDE, START_UP, STEADY, compiles

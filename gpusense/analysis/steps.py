@@ -11,8 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, chain, compress, pairwise
 from operator import add, sub
-from statistics import median
 from typing import NamedTuple
+
+from .anomalies import median
 
 #: A loop has at least so many steps.
 LEAST = 4

@@ -124,7 +124,7 @@ def _without_times(session: Session) -> list[str]:
         for why, count in found.items() if isinstance(found, dict) else ():
             reasons[why] = reasons.get(why, 0) + count
     return [
-        f"{count_text(count, 'collective has', 'collectives have')} no times of the device: {why}"
+        f"{count_text(count, 'collective lacks', 'collectives lack')} times of the device: {why}"
         for why, count in reasons.items()
     ]
 

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from statistics import median, pstdev
 from typing import NamedTuple
 
 from .._records import lanes
@@ -14,6 +13,7 @@ from .._records.device_identity import card
 from .._records.records import BlockRecord, Path
 from .._records.work import WorkKind, WorkTable
 from .._runtime.text import one_line
+from .anomalies import median, sigma
 from .busy import DeviceKey
 from .families import family
 from .idle import Host, inside_blocks
@@ -545,5 +545,5 @@ def rhythm(numbers: list[int]) -> int | None:
 
 def unevenness(spent: list[int]) -> float:
     """The coefficient of variation: 0 of equal values, about 1 of waiting times for requests that come at random."""
-    mean = sum(spent) / len(spent) if spent else 0.0
-    return pstdev(spent) / mean if mean else 0.0
+    mean, deviation = sigma(spent) if spent else (0.0, 0.0)
+    return deviation / mean if mean else 0.0

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .._capture.attachment import LATE, LATER
 from .._runtime import threads
 from .._runtime.cache import SUFFIX
 from .._runtime.clock import now_ns
@@ -15,13 +14,10 @@ from .._runtime.errors import GpuSenseError, name_extra
 from .._runtime.process import file_of
 from .._runtime.text import count_text, one_line, terminal, time_text
 from .._tracing import run
-from .._tracing.select import possible
-from ..backends.cupti import injection
-from ..session._unrecorded import ENDED_BY
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
-from ._sessions import CHILDREN, OF_ALL_WORK, joined
+from ._sessions import CHILDREN, OF_ALL_WORK, SOMEHOW, joined
 from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
@@ -127,6 +123,7 @@ class Ending:
 
     def _from_the_file(self, how: str) -> str:
         from ..session import load
+        from ..session._unrecorded import ENDED_BY
         from ..session._writer import add_meta
 
         path, facts = self.session_file(), {"program_end_ns": now_ns(), ENDED_BY: how}
@@ -137,7 +134,8 @@ class Ending:
         except (OSError, GpuSenseError):
             pass
         session = load(path, each_block=self._otlp is not None)
-        session.meta.update(facts)
+        if session.meta.get("complete") is False:
+            session.meta.update(facts)
         self.spans = Spans.of(self._otlp, live=False)
         return self._said_of(session)
 
@@ -174,7 +172,12 @@ class Ending:
             prune()
 
     def _worked_out(self) -> str:
-        """The answer to a run that has ended; nothing if it is to be quiet."""
+        """The answer to a run that has ended; nothing if it is to be quiet, and then only what else was asked for is
+        read."""
+        asked = not self._quiet or self._report or self._open or self.spans
+        if not asked and self.path in (None, self.recording.path):
+            self.recording.end()
+            return ""
         session = self.recording.finish(each_block=self.spans is not None)
         if self.path is not None and session.meta.get("mode") == "live":
             from ..session import save
@@ -200,16 +203,24 @@ class Ending:
         return folder.path if os.path.exists(os.path.join(folder.path, MAIN)) else None
 
     def _answer(self, session: Any, more: list[str]) -> str:
-        from ..report import text
+        from ..report import unused
         from ..report.style import style_of
 
-        spans = [self.spans.end(session, self.exit_code)] if self.spans is not None else []
-        kept = KEPT if self._kept() is not None and self.path is None else None
-        lines = text.summary(session, style_of(sys.__stderr__), self.shown, more=[*spans, *more], next_step=kept)
+        more = [*([self.spans.end(session, self.exit_code)] if self.spans is not None else []), *more]
+        style = style_of(sys.__stderr__)
+        lines = unused.answer(session, style) if self.path is None and not more else []
+        if not lines:
+            from ..report import text
+
+            kept = KEPT if self._kept() is not None and self.path is None else None
+            lines = text.summary(session, style, self.shown, more=more, next_step=kept)
         return "\n".join(lines) + "\n"
 
     def _missing(self) -> list[str]:
         """Processes that used the GPU and are not in the answer, and work that may not be."""
+        from .._tracing.select import possible
+        from ..backends.cupti import injection
+
         found = Counter(injection.notes(self.folder.path) if self.folder is not None else ())
         lines = [
             f"not recorded: {os.path.basename(name)}{f' ×{count}' if count > 1 else ''} used the GPU; {one_line(why)}"
@@ -231,7 +242,7 @@ class Ending:
             rest = answer.encode(encoding, "replace")
             while rest:
                 rest = rest[os.write(2, rest) :]
-        except (OSError, ValueError):
+        except Exception:  # noqa: BLE001 - closed or full, or the program has replaced something of this
             pass
 
 
@@ -240,7 +251,7 @@ def _ended_by(status: int | None) -> str:
     import signal
 
     if status is None:
-        return "a signal, a crash or exec"
+        return SOMEHOW
     if not os.WIFSIGNALED(status):
         return "exec, or by the C library's _exit"
     try:
@@ -282,6 +293,8 @@ class Waiting:
 
 def _late(session: Any) -> list[str]:
     """How long CUDA was in use before capture began, where it was."""
+    from .._capture.attachment import LATE, LATER
+
     late = [off for off in session.unseen if off.end_ns is not None and off.reason.endswith((LATE, LATER))]
     if not late:
         return []

@@ -5,6 +5,7 @@ from typing import Any
 
 from .._capture.identity import rank_and_world
 from .._runtime.errors import GpuSenseError
+from .._runtime.process import is_written
 from ..report.forms import OF_A_SESSION, chosen, writer
 
 #: The command that is named last where the session is among the last runs.
@@ -63,7 +64,6 @@ def set_aside(path: str) -> str | None:
     """Where the session that ``path`` holds has been moved to, so that it is not lost; None where it holds none, or one
     that a process still writes."""
     from ..session import _format
-    from ..session._paths import is_written
 
     try:
         with open(path, "rb") as file:

@@ -9,8 +9,8 @@ import time
 from typing import Any, NamedTuple
 
 from .._runtime import cache
+from .._runtime.process import is_written
 from .._tracing import run
-from ..session._paths import is_written
 
 MOST_RUNS, MOST_BYTES = 10, 1 << 30
 MAIN = "main.gpusense"

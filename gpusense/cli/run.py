@@ -184,7 +184,7 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
     folder = _runs.make(keep=path is None and not settings.no_keep and os.environ.get("GPUSENSE_KEEP", "1") != "0")
     ending = Ending(folder, path, output if form is not None else None, form, settings)
     if folder is not None:
-        _witness.call(ending.afterwards)
+        _witness.call(ending.afterwards)  # before most is loaded: of what both processes have, each page is copied
     try:
         _record(ending, settings, command, live)
         return ending
@@ -198,6 +198,21 @@ def _start(settings: argparse.Namespace, command: list[str]) -> Ending | None:
 
 
 def _record(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
+    """Without the garbage collector: what is loaded by now is no garbage, and the program's need not look at it again
+    and again."""
+    import gc
+
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        _begin(ending, settings, command, live)
+        gc.freeze()
+    finally:
+        if searched:
+            gc.enable()
+
+
+def _begin(ending: Ending, settings: argparse.Namespace, command: list[str], live: bool) -> None:
     from .._tracing.select import control
 
     found = chosen(settings)
@@ -256,22 +271,16 @@ def _follow(ending: Ending, settings: argparse.Namespace, chosen: dict[str, Any]
 
 
 def _load_what_ending_needs(quiet: bool) -> None:
-    """Importing at exit would come too late: the program may have changed folders, limits or imports by then.
+    """Importing at exit would come too late: the program may have changed folders, limits or imports by then. Where no
+    GPU can be used only what says so is loaded; blocks, if the program has some, are told by what is imported then."""
+    if quiet:
+        return
+    from .._tracing.select import possible
+    from ..report import unused  # noqa: F401
+    from ..session import _names  # noqa: F401
 
-    What is loaded by now is no garbage: the program's collector need not look at it again and again.
-    """
-    import gc
+    if possible() is None:
+        from ..report import text
+        from ..session import Session, _merge, _replay  # noqa: F401
 
-    searched = gc.isenabled()
-    gc.disable()
-    try:
-        from ..session import Session, _merge, _replay, _writer  # noqa: F401
-
-        if not quiet:
-            from ..report import text
-
-            text.summary(Session(), path="")
-        gc.freeze()
-    finally:
-        if searched:
-            gc.enable()
+        text.summary(Session(), path="")

@@ -1,5 +1,6 @@
 """Which run a session is of, in a line: what was run, when and where, with which software."""
 
+import os
 import time
 from typing import Any
 
@@ -37,6 +38,15 @@ def program(meta: dict[str, Any]) -> str:
     """What to call the program: its label, its command, or just that."""
     run = _dict(meta.get("run"))
     return one_line(str(run.get("label") or run.get("command") or "program"), 80)
+
+
+def script(meta: dict[str, Any]) -> str:
+    """What to call the program beside its figures: its label, or its script; "" where neither is known."""
+    run = _dict(meta.get("run"))
+    words = str(run.get("command") or "").split()
+    found = next((word for word in words if word.endswith(".py")), " ".join(words))
+    name = str(run.get("label") or os.path.basename(found))
+    return one_line(name, 60) if name else ""
 
 
 def _dict(value: Any) -> dict[str, Any]:

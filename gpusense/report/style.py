@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from textwrap import wrap
 from typing import Any, NamedTuple
 
 from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
 #: Between one of them and its number no line ends.
-_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "W", "°C"))
+_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "MHz", "W", "°C"))
 _UNITS |= {f"{size}B{of}" for size in ("", "k", "M", "G", "T") for of in ("", "/s")}
 _GLUE = "\N{NO-BREAK SPACE}"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -39,8 +38,12 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        text = _glued(self._one(text))
-        lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
+        text = glued(self._one(text))
+        lines = [text.rstrip(" ")] if text.strip() else []
+        if len(text) > self.width:
+            from textwrap import wrap  # the line of a run without a GPU does not need it
+
+            lines = wrap(text, self.width, subsequent_indent=indent, break_long_words=self.cuts, break_on_hyphens=False)
         return [self._painted(line.replace(_GLUE, " "), paint) for line in lines]
 
     def whole(self, text: str, *, paint: str = "") -> str:
@@ -70,7 +73,7 @@ class Style(NamedTuple):
         return self.fit("█" * full + "░" * (length - full))
 
 
-def _glued(text: str) -> str:
+def glued(text: str) -> str:
     """With a no-break space before each unit."""
     first, *words = text.split(" ")
     parts, before = [first], first

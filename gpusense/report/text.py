@@ -7,7 +7,6 @@ from itertools import chain
 from typing import IO, Any
 
 from .._records.device_identity import device_of
-from .._records.records import NO_GPU
 from .._runtime.text import count_text, one_line, percent_text, rate_text, sentence, size_text, time_text
 from ..analysis.facts import Facts, Finding
 from ..analysis.figures import FIGURES
@@ -22,7 +21,7 @@ from ..analysis.waits import lines_missing
 from ..analysis.words import IDLE
 from ..session import Session
 from ..session._unrecorded import ended_text
-from . import identity
+from . import identity, unused
 from .blocks import lines as block_lines
 from .divisions import ALL, PARTS, Division, Divisions, divisions_of, phase_text, steps_text
 from .html.tables import small_tables
@@ -116,12 +115,10 @@ def _without_gpu(
     session: Session, facts: Facts, finding: Finding, style: Style, added: "list[str]", last: "list[str]", kept: bool
 ) -> list[str]:
     """The program did not use a GPU, and nothing says that it should have: a sentence, its blocks and what is added."""
-    head = " · ".join(part for part in (_program(session), time_text(facts.window_ns or None)) if part)
     counted = _counters(session)
     why = finding.title.partition(": ")[2].removesuffix(".")
-    why += "; see gpusense doctor" if why == NO_GPU else ""
     return [
-        *style.wrapped(f"gpusense: {head} · no GPU work: {why}", paint="bold"),
+        *unused.head(session, facts.window_ns, why, style),
         *_remarks(session, style),
         *_blocks(session, facts, style),
         *(line for text in _host(facts) for line in style.wrapped(text)),
@@ -200,7 +197,7 @@ def _heads(session: Session, facts: Facts, divisions: Divisions, style: Style) -
     names = names or Counter([one_line(device.name, 40) for device in devices][:1])
     shown = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
     none = "" if facts.device_operations else "no device seen"
-    parts = [_program(session), " + ".join(shown) or none, time_text(facts.window_ns or None)]
+    parts = [identity.script(session.meta), " + ".join(shown) or none, time_text(facts.window_ns or None)]
     if len(_processes(session)) > 1:
         parts.insert(1, count_text(len(_processes(session)), "process", "processes"))
     lines = style.wrapped(f"gpusense: {' · '.join(part for part in parts if part)}", paint="bold")
@@ -227,15 +224,6 @@ def _remarks(session: Session, style: Style) -> Iterator[str]:
     if len(found) > _MOST_NOTES:
         more = count_text(len(found) - _MOST_NOTES, "more note")
         yield style.line(f"{more}; see Notes in the full report.", paint="yellow")
-
-
-def _program(session: Session) -> str:
-    """What the run is called, or the name of the script; "" where that is not known."""
-    run = session.meta.get("run")
-    run = run if isinstance(run, dict) else {}
-    words = str(run.get("command") or "").split()
-    script = next((word for word in words if word.endswith(".py")), " ".join(words))
-    return one_line(str(run.get("label") or os.path.basename(script)), 60) if run.get("label") or script else ""
 
 
 def _counters(session: Session) -> str:
@@ -592,7 +580,7 @@ def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tupl
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        most = _MOST_ROWS if first or phase == ALL else _FEW_ROWS
+        most = _MOST_ROWS if first else _FEW_ROWS
         together = _prose(map(sentence, divisions.at_once(phase)), style)
         yield title, chain(_table(divisions, rows, width, found[0].of, most), together)
 

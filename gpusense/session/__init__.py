@@ -51,9 +51,11 @@ def load(
 
 
 def _load(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_all: bool, each_block: bool) -> Session:
-    from . import _json
+    from ._format import is_json
 
-    if _json.is_json(path):
+    if is_json(path):
+        from . import _json
+
         session = _json.load(path)
         if threshold_ns is not None and not trace_all:
             fold(session, threshold_ns)
@@ -69,11 +71,12 @@ def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_a
     with file.Reader(path) as reader:
         builder = Builder()
         raw = reader.has(file.BUFFER)
+        undecided = 0
         for chunk in () if raw else reader:
-            builder.take(chunk)
+            undecided += not builder.take(chunk)
         # A run records what other sources give it undecided too; a saved session has been decided about.
         decided = builder.meta.pop("decided", False) or builder.meta.get("mode") != "file"
-        if raw or not decided:
+        if raw or not (decided or (builder.is_empty and not undecided)):
             from .._capi import demangle
             from ._replay import replay
 
@@ -81,6 +84,9 @@ def _load_file(path: "str | os.PathLike[str]", threshold_ns: int | None, trace_a
             session = replay(reader, threshold_ns=threshold_ns, trace_all=trace_all, each_block=each_block)
         else:
             session = builder.session()
+            if not decided:  # and there was nothing to decide about
+                session.meta.pop("graph_owners", None)
+                session.each_block = {} if each_block else None
             if threshold_ns is not None and not trace_all:
                 fold(session, threshold_ns)
         tell_apart(session)

@@ -73,6 +73,12 @@ class Builder:
     def metrics(self) -> list[GpuMetrics]:
         return self._session.metrics
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of what it was given is work, or of the time of it."""
+        into = self._session
+        return not (into.records or into.metrics or into.counter_samples)
+
     def take(self, chunk: file.Chunk) -> bool:
         """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""
         into = self._session

@@ -266,6 +266,17 @@ def taken_apart(chunk: bytes) -> tuple[int, bytes]:
     return kind, zlib.decompress(data) if flags & COMPRESSED else data
 
 
+def is_json(path: "str | os.PathLike[str]") -> bool:
+    """Whether a file begins as JSON does. What cannot be read, or only once, is none."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as found:
+            return found.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
+
+
 def open_file(path: str) -> BinaryIO:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

@@ -26,7 +26,6 @@ SCHEMA = "gpusense.report/1"
 #: The field of the report with what is only of use to :func:`load`.
 FIELD = "session"
 
-_SNIFF_BYTES = 64
 _OLD = "this JSON is of an older version: it has only sums of short work, so that phases and gaps are not known"
 
 
@@ -42,17 +41,6 @@ def more(session: Session) -> dict[str, Any]:
             for parts in packed_samples(part)
         ],
     }
-
-
-def is_json(path: "str | os.PathLike[str]") -> bool:
-    """Whether a file begins as JSON does. What cannot be read, or only once, is none."""
-    if not os.path.isfile(path):
-        return False
-    try:
-        with open(path, "rb") as found:
-            return found.read(_SNIFF_BYTES).lstrip().startswith(b"{")
-    except OSError:
-        return False
 
 
 def load(path: "str | os.PathLike[str]") -> Session:

@@ -103,20 +103,6 @@ def _claimed(fd: int, path: str) -> int:
     return fd
 
 
-def is_written(path: str) -> bool:
-    """Whether a process has claimed the file."""
-    try:
-        import fcntl
-
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (ImportError, OSError):
-        pass
-    return False
-
-
 def released(fd: int) -> None:
     """Ends the claim also for forked children, which would keep it as long as they live."""
     try:

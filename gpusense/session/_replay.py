@@ -1,36 +1,26 @@
-"""A session file with raw buffers, read through the same pipeline as live capture: whole, or as it is written.
-
-In file mode nothing is decoded until somebody asks a block what was launched inside; from then on :class:`Following`
-reads at each question what was written since.
-"""
+"""A session file with raw buffers, read through the same pipeline as live capture."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from .._aggregation.block_totals import EachBlock, Watched
-from .._aggregation.pipeline import Limits, Marker, Pipeline
+from .._aggregation.markers import Marker
+from .._aggregation.pipeline import Limits, Pipeline
 from .._aggregation.placement import with_owner
 from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
 from .._capi import demangle
 from .._decode.names import NameCache, Names
 from .._records.records import BlockRecord, GpuKernel, Path
-from .._runtime import threads
-from .._runtime.clock import now_ns
-from .._runtime.errors import SessionError
+from .._runtime.process import is_written
 from . import _format as file
 from ._block_chunks import unpacked
 from ._builder import Builder, rows_left_out
-from ._paths import is_written
 from ._session import Session
 from ._unrecorded import ENDED_BY, Unrecorded, open_at_end
 
 #: Boundaries and markers of one drain cycle lie close together in a file: attributing now and then bounds memory.
 BUFFERS_PER_CYCLE = 16
 MAX_PATHS = 100_000  # that are remembered, to have each once
-#: No work is as long: all of it is counted, and next to nothing kept.
-_NEVER_NS, _KEPT = 1 << 62, 1
-
-_Found = TypeVar("_Found")
 
 
 class Replay:
@@ -82,7 +72,7 @@ class Replay:
         )
 
     def take(self, chunk: file.Chunk) -> None:
-        handler = _HANDLERS.get(chunk.type)
+        handler = HANDLERS.get(chunk.type)
         try:
             if handler is not None:
                 handler(self, chunk)
@@ -259,7 +249,7 @@ def _in_words(error: Exception) -> str:
 
 
 #: What of a file goes through the pipeline; the rest is taken as it stands.
-_HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
+HANDLERS: dict[int, Callable[[Replay, file.Chunk], None]] = {
     file.META: Replay.take_meta,
     file.NAME: Replay.take_names,
     file.LAYOUT: Replay.take_layout,
@@ -330,34 +320,6 @@ def _end(reader: file.Reader) -> tuple[int, bool]:
         return 0, True
     early = early and not is_written(reader.path)
     return end_ns if type(end_ns) is int and end_ns > 0 else 0, early
-
-
-class Following:
-    """Adds to the totals of ``watched`` blocks. Any thread may call; the one that asks decodes."""
-
-    def __init__(self, path: str, watched: Watched) -> None:
-        self._path = path
-        self._replay = Replay(_NEVER_NS, trace_all=False, max_records=_KEPT, watched=watched)
-        self._at = file.FILE_HEADER.size
-        self._lock = threads.rlock()
-
-    def bring_up_to_date(self, then: Callable[[], _Found]) -> _Found:
-        """Adds what is new, and returns what ``then`` gives before anybody else adds."""
-        if threads.mine(self._lock):  # a signal handler or finaliser asks while this thread reads
-            return then()
-        with self._lock:
-            try:
-                self._replay.names.new_buffer()  # names may have become readable meanwhile
-                self._replay.until_ns = now_ns()
-                with file.Reader(self._path) as reader:
-                    for chunk, behind in reader.begin_at(self._at, _HANDLERS):
-                        self._at = behind
-                        if chunk is not None:
-                            self._replay.take(chunk)
-            except SessionError:  # the file is gone: nothing is new
-                pass
-            self._replay.pipeline.cycle(now_ns())
-            return then()
 
 
 def _occupancy_of(devices: Iterable[Any]) -> Callable[[GpuKernel], float | None]:

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+from textwrap import wrap
 
 import pytest
 from support.sessions import (
@@ -23,14 +24,14 @@ from support.sessions import (
     training,
 )
 
-from gpusense._records.records import NO_GPU, NOT_USED, Aggregate, Counters, Syscall, UnseenInterval
+from gpusense._records.records import BLOCKS, NO_GPU, NOT_USED, Aggregate, Counters, Syscall, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense._tracing.summary import print_summary
 from gpusense.analysis.energy import energy
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
 from gpusense.analysis.operation import Operation
-from gpusense.report import text
+from gpusense.report import text, unused
 from gpusense.report.html.data import page_data
 from gpusense.report.json import to_dict
 from gpusense.report.json import write as write_json
@@ -131,8 +132,52 @@ def test_of_a_program_without_a_gpu_a_line_and_its_blocks_are_told():
     assert rows[-1] == "next: gpusense report x --html -o report.html"
     said = "\n".join([head, heads, *rows])
     assert not re.search(r"confidence|%|\b0 ns|try:", said)
-    unused = session(end=8 * MS, capture={"state": "armed", "reason": "CUDA is not live", "cuda_live_ns": None})
-    assert text.summary(unused) == [f"gpusense: 8.00 ms · no GPU work: {NOT_USED}"]
+    idle = session(end=8 * MS, capture={"state": "armed", "reason": "CUDA is not live", "cuda_live_ns": None})
+    assert text.summary(idle) == [f"gpusense: 8.00 ms · no GPU work: {NOT_USED}"]
+    assert [unused.answer(one, PLAIN) for one in (alone, idle, working)] == [
+        text.summary(alone),
+        text.summary(idle),
+        [],
+    ]
+
+
+def _telling(name, value):
+    one = session(end=8 * MS, capture={"state": "unavailable", "reason": NO_GPU}, run={"command": "hello.py"})
+    if name in Session.__slots__:
+        setattr(one, name, value)
+    else:
+        one.meta[name] = value
+    return one
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("notes", ["one"]),
+        ("missing", ["a rank"]),
+        ("damage", ["at 7"]),
+        ("complete", False),
+        ("ended_by", "SIGKILL"),
+        ("hang", [{"text": "It waits for rank 1"}]),
+        ("only_devices", []),
+        ("imported_from", "nsys"),
+        ("sources", {"wgpu": {"timed": 0}}),
+        ("capture", {"state": "armed", "cuda_live_ns": 9}),
+        ("capture", {"state": "unavailable", "reason": "CUPTI is held by another"}),
+        ("capture", {"state": BLOCKS, "reason": NO_GPU}),
+        ("capture", {"state": "unavailable", "reason": NO_GPU, "hardware_events": False}),
+        ("program_end_ns", 1),
+        ("records", [kernel("k", 0, MS)]),
+        ("aggregates", [Aggregate(("a",), "kernel", "k", "cuda", 0, 7, 1, 9, 9, 9, 81)]),
+        ("unseen", [UnseenInterval(T0, None, "disabled")]),
+        ("counters", Counters(sink_errors=1)),
+    ],
+)
+def test_the_short_answer_leaves_all_else_to_the_summary(name, value):
+    """Which has something else to say of each of these."""
+    one = _telling(name, value)
+    assert unused.answer(one, PLAIN) == []
+    assert text.summary(one) != text.summary(_telling("exit_code", 0)) or name == "program_end_ns"
 
 
 @pytest.mark.parametrize("records", [(), (kernel("k", 0, MS),)])
@@ -173,6 +218,8 @@ def test_no_line_ends_between_a_number_and_its_unit():
         assert " ".join(line.strip() for line in lines) == said
         assert max(map(len, lines)) <= width
         assert not [line for line in lines if re.match(r"\s+(%|ms|GB|GB/s|µs)\b|\s+%", line)]
+    for short in (said, f"  {said[:40]} ", " ", ""):  # as lines that are divided are cut
+        assert Style(120).wrapped(short) == wrap(short, 120)
 
 
 def test_one_kernel_again_and_again_is_launches_and_no_steps():
@@ -637,3 +684,24 @@ def test_the_answer_tells_what_the_host_did_where_that_was_recorded():
     killed = session(block(("step",), 0, MS), end=MS)
     killed.meta["complete"] = False
     assert "  step" in "\n".join(text.summary(killed, Style(300)))
+
+
+def test_counters_by_block_say_how_they_were_sampled_and_what_is_not_shown():
+    from gpusense.cli import demo
+
+    found = load(demo.RECORDED)
+    shown = "\n".join(text.full(found))
+    section = shown[shown.index("Counters by block") :].partition("\n\n")[0]
+    rows = [line.strip() for line in section.splitlines()]
+    assert rows[1].split()[:3] == ["Block", "Device", "Sampled"]
+    assert any(row.startswith("step › forward") and "82.0 ms of 105 ms" in row for row in rows)
+    assert not any(row.startswith(("step › load", "step › optimizer")) for row in rows)
+    said = " ".join(rows)
+    assert "GPU 0: 727 samples of 1.00 ms, from 432 ms to 1.17 s after the start; their times may be off by" in said
+    assert "12 of 739 samples are missing, 12.0 ms, all of it 943 ms after the start" in said
+    assert "not shown: step › optimizer. Passes of 306 µs hold too few samples" in said
+    (table,) = [one for one in page_data(found).facts["tables"] if one["title"] == "Counters by block"]
+    assert " ".join(table["remarks"]) in said
+    report = to_dict(found)["analysis"]
+    assert [row["gaps"] for row in report["counter_sampling"]] == [1]
+    assert {"/".join(row["path"]) for row in report["counters"] if row["reason"]} == {"step/load", "step/optimizer"}

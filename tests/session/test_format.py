@@ -20,7 +20,7 @@ from gpusense._runtime import threads
 from gpusense._runtime.errors import SessionError
 from gpusense.session import Session, load, save
 from gpusense.session import _format as file
-from gpusense.session._replay import Following
+from gpusense.session._following import Following
 from gpusense.session._session import fold
 from gpusense.session._writer import Writer
 

@@ -15,7 +15,7 @@ from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from time import monotonic
 from typing import Any
 
-from ..._aggregation.pipeline import Marker
+from ..._aggregation.markers import Marker
 from ..._capi.libraries import CUDA
 from ..._capi.loading import Loaded, load
 from ..._decode import layouts

@@ -7,7 +7,6 @@ one that lets go of it. Proton reads where its library is when it starts, from `
 alone, because other threads may be reading it.
 """
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -40,7 +39,7 @@ class _Attention:
         self.pays = True
         if _MODULE in sys.modules:
             self.arrange(path)
-        elif installed():
+        elif import_hook.importable("triton"):
             import_hook.watch(_MODULE, lambda: self.arrange(path))
 
     def arrange(self, path: str) -> None:
@@ -103,14 +102,6 @@ def step_aside() -> None:
 
 
 # --- the library ----------------------------------------------------------------------------------------------------
-
-
-def installed() -> bool:
-    """Whether Triton, which brings Proton, can be imported; imports nothing."""
-    try:
-        return importlib.util.find_spec("triton") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def folder_of(path: str) -> str | None:

@@ -9,7 +9,7 @@ as another copy gives CUPTI up to another profiler, or takes it up again. A copy
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from ..._aggregation.pipeline import OwnStream
+from ..._aggregation.markers import OwnStream
 from ..._decode import layouts
 from ..._runtime.clock import SESSION
 
