@@ -12,6 +12,8 @@ from .facts import Facts, Finding
 _FIRST = ("hang", "waited", "nothing_seen", "capture_off", "damaged", "block_times")
 #: What is worth knowing and nothing to act on comes last.
 _LAST = ("copies_only", "nothing_to_gain")
+#: What is said where nothing is wrong that is worth a tenth of a step, and nowhere else.
+_ALONE = ("nothing_to_gain", "device_bound")
 #: Beside a start-up that takes most of the run, less than this share of the steps is not the first thing to say.
 _MUCH = 0.1
 #: A start-up that is so much of the run comes before all that could be saved in the rest.
@@ -64,7 +66,7 @@ def ranked(facts: Facts) -> list[Finding]:
                 for one in found
                 if one.kind not in explained or (one.share or 0.0) > 2 * share or LOADER in one.where
             ]
-    return [finding for finding in found if finding.kind != "nothing_to_gain" or found[0] is finding] or found
+    return [finding for finding in found if finding.kind not in _ALONE or found[0] is finding] or found
 
 
 def _one_for_all(found: list[Finding]) -> list[Finding]:
@@ -91,6 +93,8 @@ def _rank(finding: Finding) -> tuple[int, float, int]:
     little, and what is no fault. Within these by share, and then by time."""
     if finding.kind in _FIRST:
         return _FIRST.index(finding.kind) - len(_FIRST), 0.0, 0
+    if finding.kind == "device_bound":  # before what is little
+        return 2, -1.0, 0
     if finding.kind in _NOTES:
         tier = 5
     elif finding.kind in _LAST:

@@ -143,7 +143,7 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
 
 
 #: What to do about copies that nothing runs beside, by direction.
-_BESIDE = {
+_OVERLAP = {
     "cpu_to_gpu": "Copy the next input, or the next layer's weights, on a second stream while this one is computed",
     "gpu_to_cpu": "Copy less, or copy results on a second stream while the next ones are computed",
 }
@@ -182,7 +182,7 @@ def _exposed(view: View, facts: Facts, rows: list[_Copies], alone: int) -> Findi
         ],
         "Copy less: only what has changed, or bind the buffer or texture itself."
         if view.graphics
-        else f"{_BESIDE['gpu_to_cpu' if most.direction == 'gpu_to_cpu' else 'cpu_to_gpu']} (pinned memory, "
+        else f"{_OVERLAP['gpu_to_cpu' if most.direction == 'gpu_to_cpu' else 'cpu_to_gpu']} (pinned memory, "
         "non_blocking=True, an event to wait for it).",
         where=copies_text(most.direction),
     )
@@ -693,9 +693,10 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
         whole = view.kernel_ns or 1
         parts = ", ".join(f"{name} {percent_text(spent / whole)}" for name, spent in list(view.families.items())[:3])
         top = list(view.kernels.items())[:3]
-        title, fix = _no_fault(view)
+        limits = _limits(view)
+        title, fix = _limit(view) if limits else _no_fault(view)
         yield Finding(
-            "nothing_to_gain",
+            "device_bound" if limits else "nothing_to_gain",
             title,
             (
                 *([] if view.graphics else [f"Of the kernels' time: {parts}."]),  # passes have no families
@@ -711,6 +712,33 @@ def nothing_to_gain(facts: Facts) -> Iterator[Finding]:
             share=0.0,
             where=view.label(top[0][0]) if top else "",
         )
+
+
+#: A device is what limits a program that keeps it computing for so much of each step, and idle for no cause so long.
+_LIMITS, _BESIDE = 0.85, 0.1
+#: Families whose kernels mostly move data; so much of a step is worth a word.
+_MOVE = (*ELEMENTWISE, "normalisation", "softmax", "reduction")
+_FUSE = 0.25
+
+
+def _limits(view: View) -> bool:
+    """Whether a device limits its program although it is idle for a cause that is worth a word."""
+    longest = max(view.share(view.causes[name].total_ns) for name in IDLE if name in view.causes)
+    busy = view.told is not None and not view.graphics and view.share(view.parts.kernel) >= _LIMITS
+    return busy and WORTH <= longest < _BESIDE
+
+
+def _limit(view: View) -> tuple[str, str]:
+    rows = [(f"{name} kernels" if name == "copy" else name, spent) for name, spent in view.families.items()]
+    parts = ", ".join(f"{name} {percent_text(view.share(spent))}" for name, spent in rows[:4])
+    title = f"{view.text} is what limits the program: busy {each_text(view, view.parts.busy)}, with {parts}."
+    moving = sum(ns for name, (_, ns) in view.kernels.items() if family(name) in _MOVE and not _is_fused(name))
+    if view.share(moving) < _FUSE:
+        return title, "Use lower precision, a better algorithm, tuned kernels, or more devices."
+    return title, (
+        f"Fuse what mostly moves data, {percent_text(view.share(moving))} of each step: torch.compile, jax.jit or "
+        "kernels of your own. That is worth more than the idle time."
+    )
 
 
 def _no_fault(view: View) -> tuple[str, str]:

@@ -92,8 +92,8 @@ def waiting_once(steps=30):
 
 
 def test_one_wait_in_a_step_that_keeps_the_device_busy_is_a_price_and_no_fault():
-    found = verdict(waiting_once())
-    assert found.kind == "synchronising_call"
+    limit, found = findings(waiting_once())[:2]
+    assert (limit.kind, found.kind) == ("device_bound", "synchronising_call")
     assert found.title.startswith("GPU 0 is busy 94 % of each step, and idle for 6")
     assert "after the host has waited for it" in found.title
     assert "If the program needs it at once, only faster" in found.fix
@@ -340,6 +340,22 @@ def test_devices_that_wait_for_the_host_by_turns_take_none():
     kinds = [one.kind for one in findings(session(*records, end=1_600 * MS, devices=cards))]
     assert "devices_take_turns" not in kinds
     assert kinds[0] == "starved"
+
+
+@pytest.mark.parametrize(
+    ("gap", "kind"), [(10 * US, "launch_bound"), (6 * US, "device_bound"), (2 * US, "nothing_to_gain")]
+)
+def test_a_device_that_is_hardly_idle_is_what_limits_the_program(gap, kind):
+    loop = Loop()
+    for _ in range(200):
+        loop.kernels(1, 80 * US, gap, "nvjet_hsh")
+        loop.kernels(1, 60 * US, gap, "vectorized_elementwise_kernel<Gelu>")
+        loop.kernels(1, 40 * US, gap, "vectorized_layer_norm_kernel")
+    found = verdict(loop.session())
+    assert found.kind == kind
+    if kind == "device_bound":
+        assert found.title.endswith("with matmul 40 %, elementwise 30 %, normalisation 20 %.")
+        assert found.fix.startswith("Fuse what mostly moves data, 51 % of each step: torch.compile")
 
 
 def test_two_long_pauses_are_no_verdict_where_the_program_has_steps_or_a_loader():
