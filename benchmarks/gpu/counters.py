@@ -185,7 +185,8 @@ def blocks():
         busy = shares["graphics_engine"]
         say(what="block " + "/".join(path), passes=len(spans), pass_ms=round(spent / len(spans) / 1e6, 3),
             samples=row and round(row.samples, 1), records=round(records, 2), joined=round(with_launches, 2),
-            points=None if busy is None else round(busy - with_launches, 2), **shares)  # fmt: skip
+            points=None if busy is None else round(busy - with_launches, 2), **shares,
+            why=row and row.reason)  # fmt: skip
     (part,) = session.counter_samples.parts()
     lost = [after - end for end, after in zip(part.end, part.start[1:], strict=False) if after > end]
     say(what="clocks and gaps", told_us=(told(tracer)["devices"]["0"]["clock_error_ns"] or 0) / 1e3, gaps=len(lost),

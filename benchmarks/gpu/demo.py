@@ -10,7 +10,6 @@ import time
 import torch
 
 import gpusense
-from gpusense import monitor
 from gpusense._tracing.select import control
 
 STEPS, BATCH, LENGTH, WIDTH = 24, 32, 512, 1024
@@ -75,7 +74,6 @@ def main(path, counters=None):
     validate()
     warm.finish()
     run = control.start_session(mode="file", path=path, trace_all=True, counters=counters)
-    run.tracer.metrics_source = watching = monitor.start_background(interval=0.05)
     sampling(run.tracer)
     for number in range(STEPS):
         loss = step()
@@ -83,7 +81,6 @@ def main(path, counters=None):
             print(number, validate())
     print(loss.item())
     run.finish()
-    watching.stop()
 
 
 if __name__ == "__main__":

@@ -57,7 +57,6 @@ REQUIRED = (
 
 FLUSH_FORCED = 1
 ATTRIBUTE_PER_THREAD_BUFFER = 9  # uint8_t; 12.3, on by default since 13.0
-ATTRIBUTE_HARDWARE_EVENTS = 13  # uint8_t; 13.2
 
 #: Since this answer of cuptiGetVersion (CUDA 12.8 Update 1) a refused buffer request does not crash CUPTI.
 VERSION_BEARS_REFUSAL = 27
@@ -68,7 +67,7 @@ VERSION_BEARS_FINALIZE = 24
 #: Since this answer (CUDA 13.0) a record is in its buffer, with the correlation id, before the launch returns.
 VERSION_BEGINS_RECORDS = 130000
 
-#: Since this answer (CUDA 13.4 Update 1) hardware events corrupt no memory, and may be asked for while CUDA starts.
+#: Since this answer (CUDA 13.4 Update 1) hardware events corrupt no memory.
 VERSION_BEARS_EVENTS = 130401
 
 ALL_DEVICES = 2  # scope of a unified-memory counter

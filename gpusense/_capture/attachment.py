@@ -184,6 +184,7 @@ class Capture:
         first = {layouts.MEMSET} if activity.can_want else kinds
         activity.start(first, on_view, buffer_size=size, buffers=buffers, wants=wants)
         self.sharing.met(activity.shared)
+        self.per_thread = bool(activity.status().get("per_thread_buffers"))
 
     def open(self) -> bool:
         """After :meth:`try_attach`, and after a pause: work is recorded from now on, if it is not yet. False where
@@ -223,7 +224,6 @@ class Capture:
                 self.marker, self.marker_shape = self._plan.prepare()
             except NotYet:
                 return False
-            self.per_thread = bool(self._activity.status().get("per_thread_buffers"))  # settled once CUDA has started
             self._activity.canary = self._plan
             shape = self.marker_shape
             self.sharing.marks(*(shape.context, shape.stream) if shape is not None else (None, None))

@@ -80,5 +80,5 @@ class Results:
 
 def _state(session: "Session") -> object:
     """Equal for sessions of one tracer between which nothing was recorded: each record is counted."""
-    about = {name: value for name, value in session.meta.items() if name not in ("end_ns", "overhead")}
+    about = {name: value for name, value in session.meta.items() if name not in ("end_ns", "overhead", "cpu_time")}
     return session.counters, session.busy, about

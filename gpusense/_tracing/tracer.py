@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Without any progress, of ending capture and of handing out what is left; and with progress, of each: no exit takes
 #: longer because of us.
 END_CAPTURE_S, END_RESULTS_S, LONGEST_END_S = 1.2, 0.8, 30.0
+#: In place of the second where a file is written, to a disk that may be slow; the end of a process by a signal waits
+#: no longer than the first and this.
+END_FILE_S = 3.0
 
 
 class _Both(Forwarded, Block):
@@ -52,7 +55,7 @@ class Tracer(Blocks, ManualRecords, Results):
         self.metrics_source: Any = None
         self.ignored_records = 0
         self._ignored_for = {}
-        self._left_behind = False
+        self._left_behind = self._over = False
         self._elsewhere: Receiver | None = None
         self._meter: Meter | None = None  # once passes of blocks are to be counted exactly
         worker = self._worker = Worker(recorder)
@@ -283,12 +286,16 @@ class Tracer(Blocks, ManualRecords, Results):
         return self.recorder.dump(None if path is None else fspath(path))
 
     def close(self) -> None:
-        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does. What the program
-        has left to be read is read, which may take longer after very many blocks."""
+        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does, or in four where a
+        disk takes no file. What the program has left to be read is read, which may take longer after very many blocks.
+        """
         recorder, worker = self.recorder, self._worker
+        if self._over:  # what is left in the queue then was given up
+            return
         if self._control is not None:
             self._control.ends(self)
         self._end_tasks()
+        patience_s = END_FILE_S if recorder.store.mode == "file" else END_RESULTS_S
         in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
         left_open = self._end_open()
         if left_open:
@@ -298,11 +305,12 @@ class Tracer(Blocks, ManualRecords, Results):
         if not in_time:
             log.once("close", "CUPTI or a source did not answer in time while capture ended")
             recorder.end_results(deliver=False)
-        elif not worker.finish(recorder.end_results, END_RESULTS_S, LONGEST_END_S):
+        elif not worker.finish(recorder.end_results, patience_s, LONGEST_END_S):
             log.once("close-results", "the last records were not read in time")
             recorder.give_up_end()
         end_frames()
         worker.end()
+        self._over = True
 
     def before_fork(self) -> None:
         self._worker.before_fork()  # first: it would start the other anew

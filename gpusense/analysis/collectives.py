@@ -194,7 +194,7 @@ def _joined(processes: Sequence[list[_Keyed]]) -> Collectives:
         if len(begun) >= expected > 1:
             joined.append(Joined(key, parts[0][1].bytes, tuple(begun)))
             continue
-        if not begun or any(part.end_ns is not None for part in begun):
+        if not begun or any(part.end_ns is not None for part in begun) or any(_untimed(record) for _, record in parts):
             unmatched += len(parts)
             continue
         absent = [rank for rank in known if furthest.get((key.communicator, key.name, rank), -1) < key.sequence]
@@ -311,6 +311,11 @@ def exposed_of(record: GpuCollective) -> int | None:
     """For how long the rank ran no other kernel beside it, where somebody has found that out."""
     found = record.attributes.get(EXPOSED) if record.attributes else None
     return found if type(found) is int else None
+
+
+def _untimed(record: GpuCollective) -> bool:
+    """Whether it has ended although nobody can say when."""
+    return record.attributes is not None and "untimed" in record.attributes
 
 
 def _keyed(records: Iterable[GpuCollective]) -> list[_Keyed]:

@@ -7,6 +7,7 @@ that lie wholly in one pass, if there are enough. Else nothing is shown, and why
 have work on a device at the same time, the counters are of both, and that is said.
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -168,14 +169,12 @@ class Integral:
 
     def _too_short(self, passes: list[int], interval_ns: float) -> str:
         usual, error = passes[len(passes) // 2], self.error_ns or 0
-        for rate, hertz in _RATES.items():
-            inner = usual - 2 * error - 1e9 / hertz  # in which whole samples lie, on an average
-            if inner >= LEAST_SHARE * usual and inner * len(passes) * hertz >= LEAST_SAMPLES * 1e9:
-                hint = f"ask for --counters={rate}"
-                break
-        else:
-            hint = "measure() counts them exactly"
-        return f"passes of {time_text(usual)} hold too few samples of {time_text(interval_ns)}: {hint}"
+
+        def fits(length_ns: float) -> bool:
+            inner = usual - 2 * error - length_ns  # in which whole samples lie, on an average
+            return inner >= LEAST_SHARE * usual and inner * len(passes) >= LEAST_SAMPLES * length_ns
+
+        return f"passes of {time_text(usual)} hold too few samples of {time_text(interval_ns)}: {_rate(fits)}"
 
     def _places(self, stretches: Iterable[Stretch]) -> list[_Place]:
         starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
@@ -286,10 +285,13 @@ def block_shares(session: Session) -> list[BlockShares]:
         card = device_of(session.devices, "cuda", device)
         peak = peaks(card).bytes_per_s if card is not None else None
         others = _others(session, device)
-        together = _together(stretches, session)
+        together, busy = _together(stretches, session), None
         for path, (spans, beside_ns) in stretches.items():
             spent = sum(last - first for first, last in spans)
             own = integral.own(spans)
+            if not isinstance(own, str) and own != spans and by == "device":
+                busy = busy or busy_before(session, device)
+                own = _unlike(spans, own, busy) or own
             if isinstance(own, str):
                 rows.append(BlockShares(path, device, 0, 0, spent, by, reason=own))
                 continue
@@ -301,6 +303,44 @@ def block_shares(session: Session) -> list[BlockShares]:
             rows.append(row._replace(**fields))
     order = session.once(_places)
     return sorted(rows, key=lambda row: (row.device, order.get(row.path, 0)))
+
+
+def _unlike(passes: list[Stretch], own: list[Stretch], busy: Callable[[int], int]) -> str:
+    """Why the rest of the passes does not stand for all of them, as far as the records of kernels tell; "" where it
+    does."""
+    shares = [
+        sum(busy(last) - busy(first) for first, last in spans) / sum(last - first for first, last in spans)
+        for spans in (passes, own)
+    ]
+    if abs(shares[0] - shares[1]) <= MOST_UNSURE:
+        return ""
+    usual = sorted(last - first for first, last in passes)[len(passes) // 2]
+    hint = _rate(lambda interval_ns: interval_ns / 2 <= MOST_UNSURE * usual)
+    return f"its passes of {time_text(usual)} do not begin or end as they go on: {hint}"
+
+
+def busy_before(session: Session, device: int) -> Callable[[int], int]:
+    """How long the device had run kernels by some time."""
+    work = session.once(Facts).work
+    kinds = {number for number, kind in enumerate(work.kinds) if kind.device == device and kind.kind == "kernel"}
+    starts, ends, sums = array("q"), array("q"), array("q", [0])
+    for kind, start, end in zip(work.kind, work.start, work.end, strict=True):
+        if kind in kinds and start > 0 and (not ends or end > ends[-1]):
+            starts.append(max(start, ends[-1]) if ends else start)
+            ends.append(end)
+            sums.append(sums[-1] + ends[-1] - starts[-1])
+
+    def before(time: int) -> int:
+        row = bisect_right(starts, time) - 1
+        return sums[row] + min(time, ends[row]) - starts[row] if row >= 0 else 0
+
+    return before
+
+
+def _rate(fits: Callable[[float], bool]) -> str:
+    """What to do for samples of a length that fits."""
+    found = next((rate for rate, hertz in _RATES.items() if fits(1e9 / hertz)), None)
+    return f"ask for --counters={found}" if found else "measure() counts them exactly"
 
 
 def _places(session: Session) -> dict[Path, int]:

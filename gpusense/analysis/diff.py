@@ -343,6 +343,8 @@ def _block_times(
     rows = []
     for path in common:
         nodes = [[tree[path] for tree in side if path in tree] for side in trees]
+        if any(all(node.open_passes == node.passes for node in side) for side in nodes):
+            continue  # no pass that ended
         usual = [tuple(round(_usual(node)) for node in side) for side in nodes]
         passes = [tuple(length for node in side for length in node.lengths) for side in nodes]
         share = max(

@@ -71,7 +71,7 @@ def _one_for_all(found: list[Finding]) -> list[Finding]:
     """The same cause on several devices, or in several ranks of a job, is one finding: where it costs most."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for one in found:
-        alike.setdefault((one.kind, one.phase, one.fix), []).append(one)
+        alike.setdefault((one.kind, one.phase, "" if one.kind == "startup" else one.fix), []).append(one)
     joined = []
     for first, *others in alike.values():
         shares = ", ".join(percent_text(one.share) for one in others[:8] if one.share is not None)

@@ -32,7 +32,8 @@ _SHORT = 0.5
 _BLOCKS_HOLD = 0.6
 #: Of smaller loops each step has a whole number, but for a first one that differs.
 _WHOLE = 0.15
-_COMPILES = pattern(r"compil|autotun|trace_to_jaxpr|^lower_")
+#: Ranges around a compiler's work; a "compiled_step" is none.
+_COMPILES = pattern(r"compile(?![a-z])|compilation|autotun|trace_to_jaxpr|^lower_(?:sharding|jaxpr)")
 #: Passes of a block that is known to be a step.
 _TOLD_LEAST = 3
 

@@ -144,7 +144,7 @@ _ADVICE = {
     "No space": "Free space on that disk, or give -o a place on another one.",
     "too large": "Raise the limit for the size of files (ulimit -f), or record less: a shorter part, no --trace-all.",
     "quota": "Free space within your quota, or give -o a place on another disk.",
-    "closed its descriptor": "Leave the session's file and its descriptor alone, or record with --live.",
+    "closed its descriptor": "Let the program close no file that it has not opened, or record with --live.",
     "by SIGTERM": "Leave that signal to gpusense: the program has set it back to its default.",
     **dict.fromkeys(
         ("killed", "ended by"),

@@ -101,7 +101,7 @@ def copies(facts: Facts) -> Iterator[Finding]:
         if whole and pageable * 2 >= whole:
             yield from _pageable(view, facts, max(rows, key=lambda row: row.pageable_ns), alone)
         elif whole and sum(row.small for row in rows) * 2 < sum(row.count for row in rows):
-            yield _exposed(view, rows, alone)
+            yield _exposed(view, facts, rows, alone)
 
 
 def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Finding]:
@@ -133,6 +133,7 @@ def _pageable(view: View, facts: Facts, row: _Copies, alone: int) -> Iterator[Fi
                 if faster >= 0.05
                 else "Copies from and to pinned memory can run beside kernels."
             ),
+            *_narrow(view, facts),
         ],
         "Pin the host memory (DataLoader(pin_memory=True), tensor.pin_memory(), cupyx.empty_pinned) and copy with "
         "non_blocking=True; copy less, and small results less often.",
@@ -148,7 +149,19 @@ _BESIDE = {
 }
 
 
-def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
+def _narrow(view: View, facts: Facts) -> list[str]:
+    """That the link has lost lanes, by the monitor's samples."""
+    for card in sampled(facts.session):
+        lanes = [(one.pcie.width, one.pcie.max_width) for one in card.samples if one.pcie.width and one.pcie.max_width]
+        width, most = max(lanes, default=(0, 0))
+        if card.number is not None and card.number == view.device and width < most:
+            return [
+                f"Its PCI Express link runs on {width} of {most} lanes: look at its slot, riser and firmware first."
+            ]
+    return []
+
+
+def _exposed(view: View, facts: Facts, rows: list[_Copies], alone: int) -> Finding:
     most = max(rows, key=lambda row: row.total_ns)
     ran, one = ("passes", "pass") if view.graphics else ("kernels", "kernel")
     return finding(
@@ -165,6 +178,7 @@ def _exposed(view: View, rows: list[_Copies], alone: int) -> Finding:
                 f"{rate_text(most.bytes * 1e9 / most.total_ns if most.total_ns else None)}."
             ),
             *(["In wgpu's queue copies and passes always take turns."] if view.graphics else []),
+            *_narrow(view, facts),
         ],
         "Copy less: only what has changed, or bind the buffer or texture itself."
         if view.graphics

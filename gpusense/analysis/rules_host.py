@@ -15,7 +15,7 @@ from .anomalies import median
 from .facts import Facts, Finding, waits_for_device
 from .intervals import total
 from .program import INTERLUDE, START_UP, STEADY, compiles
-from .startup import StartUp, dominates, start_up
+from .startup import LARGE, StartUp, dominates, start_up
 from .transfers import SMALL_BYTES
 from .view import LAUNCH_NS, WORTH, Cause, Stall, View, rhythm, unevenness
 from .words import among_steps, block_text, each_text, kernel_text, path_text, place_text, places_text
@@ -84,12 +84,11 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
     """Kernels so short that launching them takes longer."""
     for view in facts.feeding:
         cause = view.causes["launch"]
-        lengths = {kind: _lengths_of(view, kind) for kind in ("kernel", "memset")}
-        what = max(lengths, key=lambda kind: len(lengths[kind]))
-        calls = len(lengths[what])
-        if view.graphics or view.share(cause.total_ns) < WORTH or calls < 20:  # a submit has many passes
+        if view.graphics or view.share(cause.total_ns) < WORTH:  # a submit has many passes
             continue
-        if _copies_dominate(view, cause.gaps):
+        what, lengths = max(((kind, _lengths_of(view, kind)) for kind in _LAUNCH_LESS), key=lambda row: len(row[1]))
+        calls = len(lengths)
+        if calls < 20 or _copies_dominate(view, cause.gaps):
             continue
         gaps = view.walk.gaps
         slow = [number for number in cause.gaps if gaps.end[number] - gaps.start[number] > LAUNCH_NS]
@@ -100,7 +99,7 @@ def launch_bound(facts: Facts) -> Iterator[Finding]:
             "launch_bound",
             cause.total_ns - max(0, slow_ns - LAUNCH_NS * len(slow)),
             f"{view.text} is idle for {each_text(view, cause.total_ns)}, between "
-            f"{among_steps(view, calls, what)} {_lengths_text(lengths[what])}.",
+            f"{among_steps(view, calls, what)} {_lengths_text(lengths)}.",
             [
                 (
                     f"{count_text(short, 'gap')} of at most 100 µs, "
@@ -369,7 +368,7 @@ def _paused(view: View, cause: Cause, long: Sequence[int]) -> Finding:
         f"{time_text(sum(map(view.shown, long)))} of that in {count_text(len(long), 'pause')}.",
         [
             f"The longest: {'; '.join(pauses[:3])}.",
-            *_computed(view, [(starts[at], view.walk.gaps.end[at]) for at in long]),
+            *_computed(view, view.when(sorted(long))),
         ],
         "Ask a profiler of Python what the host does then. What it compiles or loads can be kept for the next run.",
         where=place_text(view, long[:1]),
@@ -457,6 +456,7 @@ def _waiting(view: View, what: str, gaps: Sequence[int]) -> Finding:
                 f"{_per_step(view, len(gaps))}."
             ),
             *_meanwhile(view, gaps),
+            *_computed(view, view.when(gaps)),
             *([f"Of this time {places}."] if places else []),
             *([f"{loader.text}."] if loader else [_ENDS[what]] if what in _ENDS else []),
         ],
@@ -517,7 +517,7 @@ def _stall(view: View, stall: Stall) -> Finding:
         f"{often} {longer}, {percent_text(view.share(spent))} of the time of all steps.",
         [
             *_meanwhile(view, gaps),
-            *_computed(view, [(view.walk.gaps.start[at], view.walk.gaps.end[at]) for at in gaps]),
+            *_computed(view, view.when(gaps)),
             *(["There are as many workers: their batches come together, and then none until the next."] * turns),
             f"The other steps take {time_text(steps.median_ns)}.",
             (
@@ -624,7 +624,7 @@ def _interruptions(view: View) -> _Interruptions | None:
 def _instead(view: View, found: _Interruptions) -> tuple[list[str], str]:
     """Where the host was in the interruptions, and what to do about them."""
     spans = [span for span, _ in view.interludes]
-    blocks = view.blocks_in(spans) if view.host.segments else ()
+    blocks = view.blocks_in(spans)
     said = [*_spent_in(blocks, total(spans)), *_computed(view, spans)]
     if 2 * sum(spent for path, spent in blocks if compiles(path[-1])) > found.lost:
         return said, "Keep shapes fixed, and let the compiler keep what it has made (jax_compilation_cache_dir, say)."
@@ -803,7 +803,7 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
         unusual = max(first - low, steps.starts[0] - first) - _ORDINARY_NS
         warm = f", with {count_text(steps.warm_up, 'slow first step')} in it" if steps.warm_up else ""
         large, parts = (
-            ", ".join(f"{time_text(part)} {what}" for what, part in divided.large(share)) for share in (0.2, 0.01)
+            ", ".join(f"{time_text(part)} {what}" for what, part in divided.large(share)) for share in (LARGE, 0.01)
         )
         yield Finding(
             "startup",
@@ -814,13 +814,29 @@ def start_ups(facts: Facts) -> Iterator[Finding]:
                 *_computed(view, divided.unused, "from CUDA's initialisation to the device's first work"),
                 *_longest_pause(view, divided),
             ),
-            "If runs stay as short as this: cache what is compiled, load weights straight to the device, import less.",
+            _shorter(divided),
             "high",
             unusual if unusual > 0 else None,
             phase=START_UP,
             share=spent / (high - low),
             device=view.called,
         )
+
+
+#: What makes parts of a start-up shorter, by what their names have in them.
+_SHORTER = {
+    "first time": "cache what is compiled",
+    "before copies": "load weights straight to the device",
+    "before CUDA was": "import less, and make on the device what is made before",
+    "first work": "do on the device, or beside it, what the host does first",
+}
+
+
+def _shorter(divided: StartUp) -> str:
+    """What to do about the large parts; about all that may be one where none is."""
+    large = ", ".join(what for what, _ in divided.large(LARGE))
+    advice = [fix for part, fix in _SHORTER.items() if part in large] or _SHORTER.values()
+    return f"If runs stay as short as this: {'; '.join(advice)}."
 
 
 def _longest_pause(view: View, divided: StartUp) -> list[str]:

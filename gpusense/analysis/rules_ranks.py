@@ -1,6 +1,8 @@
 """Findings about a job of several ranks: who is late and why, who did not come, which links are slow."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from .._records.records import BlockRecord, GpuSync, Path
@@ -18,6 +20,8 @@ from .words import each_text, place_text
 _LOWER, _LONGER = 0.95, 1.05
 #: Of so many ranks that did not come it is said where they were.
 _WHEREABOUTS = 4
+#: In one block a host that is late is for so much of the time, or it is not said.
+_IN_A_BLOCK = 0.3
 
 
 class _Why(NamedTuple):
@@ -140,13 +144,17 @@ def _in_a_block(facts: Facts, view: View, slow: RankTime, answer: Ranks) -> _Why
     for record in facts.session.records:
         if type(record) is BlockRecord and record.path[:1] == (slow.name,):
             spans.setdefault(record.path, []).append((record.start_ns, record.end_ns))
-    spent = {path: total(intersect(union(found), awaited)) for path, found in spans.items()}
-    where = max((path for path in spent if 2 * spent[path] > total(awaited)), key=len, default=())
-    if not where[1:]:
+    own: Counter[Path] = Counter()
+    for path, found in spans.items():
+        within = total(intersect(union(found), awaited))
+        own[path] += within
+        own[path[:-1]] -= within
+    where, spent = max(own.items(), key=itemgetter(1), default=((), 0))
+    if not where[1:] or spent < _IN_A_BLOCK * total(awaited):
         return None
-    block, share = one_line(" › ".join(where[1:]), 60), percent_text(spent[where] / total(awaited))
+    block, share = one_line(" › ".join(where[1:]), 60), percent_text(spent / total(awaited))
     return _Why(
-        f"its host is in “{block}” meanwhile, {_each(view, spent[where])}",
+        f"its host is in “{block}” meanwhile, {_each(view, spent)}",
         f"Its host is in “{block}” for {share} of the time by which it comes later than the others.",
         f"Look at what the host of {slow.name} does there: its input pipeline, its part of the data, its cores.",
     )

@@ -1,7 +1,6 @@
 """How well a device's counters were sampled: how often, what is missing and why, and how well its clock is known."""
 
 from collections.abc import Iterator
-from itertools import chain
 from operator import sub
 from typing import Any, NamedTuple
 
@@ -76,7 +75,7 @@ def samplings(session: Session) -> list[Sampling]:
                 missing_ns=sum(length for _, length, _ in gaps),
                 longest_gap_ns=longest[1] if longest else 0,
                 longest_gap_at_ns=longest[0] if longest else None,
-                why=tuple(dict.fromkeys(chain.from_iterable(_reasons(session, device)))) if gaps else (),
+                why=tuple(dict.fromkeys(_reasons(session, device))) if gaps else (),
                 clock_error_ns=told_error_ns(session, device),
             )
         )
@@ -99,10 +98,10 @@ def _in_one_process(session: Session, begin: int, length: int, _: int) -> bool:
     return not times or any(start <= begin and begin + length <= end for start, end in times)
 
 
-def _reasons(session: Session, device: int) -> Iterator[list[str]]:
+def _reasons(session: Session, device: int) -> Iterator[str]:
     for told in _told(session, device):
         reasons = told.get("gap_reasons")
-        yield [one_line(str(reason), 200) for reason in reasons] if isinstance(reasons, dict) else []
+        yield from (one_line(str(reason), 200) for reason in (reasons if isinstance(reasons, dict) else ()))
 
 
 def missing_text(session: Session, one: Sampling) -> str:

@@ -11,7 +11,7 @@ from .view import LAUNCH_NS, View
 #: A start-up is worth a sentence from so long on, where it is this share of the run.
 _LEAST_NS, _SHARE = 2_000_000_000, 0.5
 #: Parts of it that are named first have so much of it.
-_LARGE = 0.2
+LARGE = 0.2
 
 
 class StartUp(NamedTuple):
@@ -68,7 +68,7 @@ def start_up(session: Session, view: View) -> StartUp:
         }
     parts |= {**pauses, "of the device's own work": of.parts.busy}
     parts["of other pauses"] = end - low - sum(parts.values())
-    unused = [(live, first)] if live is not None and first - live >= _LARGE * (end - low) else []
+    unused = [(live, first)] if live is not None and first - live >= LARGE * (end - low) else []
     return StartUp(end - low, {what: spent for what, spent in parts.items() if spent > 0}, unused, longest)
 
 

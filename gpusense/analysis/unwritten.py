@@ -106,13 +106,12 @@ def sampling_notes(session: Session) -> list[str]:
 
 
 def timing_notes(session: Session) -> list[str]:
-    """Why hardware events that were asked for do not time the work, or why that is not known."""
+    """Why hardware events that were asked for do not time the work."""
     capture = session.meta.get("capture") or {}
     notes = []
     for who, one in {"": capture, **capture}.items():
-        if isinstance(one, dict) and one.get("hardware_events", True) is not True:
-            what = "no hardware events" if one["hardware_events"] is False else "hardware events time the work, or not"
-            notes.append(f"{f'{who}: ' if who else ''}{what}: {one.get('hardware_events_reason')}")
+        if isinstance(one, dict) and not one.get("hardware_events", True):
+            notes.append(f"{f'{who}: ' if who else ''}no hardware events: {one.get('hardware_events_reason')}")
     return notes
 
 
@@ -125,7 +124,7 @@ def _without_times(session: Session) -> list[str]:
         for why, count in found.items() if isinstance(found, dict) else ():
             reasons[why] = reasons.get(why, 0) + count
     return [
-        f"{count_text(count, 'collective has', 'collectives have')} no times of the device: {why}"
+        f"{count_text(count, 'collective lacks', 'collectives lack')} times of the device: {why}"
         for why, count in reasons.items()
     ]
 

@@ -455,7 +455,7 @@ class View:
 
     def blocks(self, numbers: Sequence[int]) -> tuple[tuple[Path, int], ...]:
         """In which innermost blocks the host was during some gaps, with nanoseconds; most first."""
-        return self.blocks_in(self._when(numbers)) if self.host.segments else ()
+        return self.blocks_in(self.when(numbers)) if self.host.segments else ()
 
     def blocks_in(self, spans: list[Interval]) -> tuple[tuple[Path, int], ...]:
         """As :meth:`blocks`, during some times."""
@@ -464,7 +464,7 @@ class View:
     def loads(self, numbers: Sequence[int]) -> list[tuple[BlockRecord, int]]:
         """The waits for a DataLoader that take most of some gaps, with nanoseconds, most first; none where the host was
         elsewhere."""
-        loads, spans = self.program.loads, self._when(numbers)
+        loads, spans = self.program.loads, self.when(numbers)
         common = intersect(spans, union((one.start_ns, one.end_ns) for one in loads))
         if 2 * total(common) <= total(spans):
             return []
@@ -473,7 +473,7 @@ class View:
             spent[bisect_right(starts, low) - 1] += high - low
         return [(loads[at], ns) for at, ns in spent.most_common()]
 
-    def _when(self, numbers: Sequence[int]) -> list[Interval]:
+    def when(self, numbers: Sequence[int]) -> list[Interval]:
         """When some gaps were, as :meth:`gap_ns` has them; of very many some are looked at."""
         gaps = self.walk.gaps
         spans = [(gaps.start[number], gaps.end[number]) for number in _some(numbers)]

@@ -17,7 +17,7 @@ from .._tracing import run
 from ._outputs import KEPT, beside, written
 from ._proton import unshare
 from ._runs import MAIN, Folder, prune
-from ._sessions import CHILDREN, OF_ALL_WORK, joined
+from ._sessions import CHILDREN, OF_ALL_WORK, SOMEHOW, joined
 from ._window import Passes, Window
 
 _OTLP_WAIT_S = 2.0
@@ -134,7 +134,8 @@ class Ending:
         except (OSError, GpuSenseError):
             pass
         session = load(path, each_block=self._otlp is not None)
-        session.meta.update(facts)
+        if session.meta.get("complete") is False:
+            session.meta.update(facts)
         self.spans = Spans.of(self._otlp, live=False)
         return self._said_of(session)
 
@@ -241,7 +242,7 @@ class Ending:
             rest = answer.encode(encoding, "replace")
             while rest:
                 rest = rest[os.write(2, rest) :]
-        except (OSError, ValueError):
+        except Exception:  # noqa: BLE001 - closed or full, or the program has replaced something of this
             pass
 
 
@@ -250,7 +251,7 @@ def _ended_by(status: int | None) -> str:
     import signal
 
     if status is None:
-        return "a signal, a crash or exec"
+        return SOMEHOW
     if not os.WIFSIGNALED(status):
         return "exec, or by the C library's _exit"
     try:

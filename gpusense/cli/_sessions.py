@@ -6,11 +6,15 @@ from itertools import repeat
 from typing import Any
 
 from .._runtime.errors import GpuSenseError
+from .._runtime.process import is_written
 from .._runtime.text import count_text
+from ..session._unrecorded import ENDED_BY
 from . import _outputs, _runs
 
 #: In ``meta``: files of the processes that a program started, beside the session of that which began the run.
 CHILDREN = "children"
+#: What ended a program of which nobody knows more.
+SOMEHOW = "a signal, a crash or exec"
 
 
 #: Of a job in which more processes used a device those are read whole that tell most; of the others what comparing them
@@ -191,6 +195,8 @@ def _add(found: list[Any], missing: list[str], path: str, beside: Any, briefly: 
     run = session.meta.get("run")
     if run is None and session.meta.get("complete") is False:
         missing.append(f"nothing is known of a process that the program started: {path} ends at its beginning")
+    elif session.meta.get("complete") is False and beside.meta.get("complete") and not is_written(path):
+        session.meta.setdefault(ENDED_BY, SOMEHOW)  # before the program did that started it
     if run == beside.meta.get("run"):  # another run may have used the name since
         found.append(_shortened(session) if briefly else session)
 

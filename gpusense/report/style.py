@@ -8,7 +8,7 @@ from .._runtime.text import encodable, terminal
 
 _PLAIN_WIDTH = 100
 #: Between one of them and its number no line ends.
-_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "W", "°C"))
+_UNITS = frozenset(("%", "ns", "µs", "us", "ms", "s", "MHz", "W", "°C"))
 _UNITS |= {f"{size}B{of}" for size in ("", "k", "M", "G", "T") for of in ("", "/s")}
 _GLUE = "\N{NO-BREAK SPACE}"
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
@@ -38,7 +38,7 @@ class Style(NamedTuple):
         """``text`` in as many lines as it takes; those after the first stand further in than it does. A word that is
         longer than a line is divided only on a screen."""
         indent = text[: len(text) - len(text.lstrip())] + "  "
-        text = _glued(self._one(text))
+        text = glued(self._one(text))
         lines = [text.rstrip(" ")] if text.strip() else []
         if len(text) > self.width:
             from textwrap import wrap  # the line of a run without a GPU does not need it
@@ -73,7 +73,7 @@ class Style(NamedTuple):
         return self.fit("█" * full + "░" * (length - full))
 
 
-def _glued(text: str) -> str:
+def glued(text: str) -> str:
     """With a no-break space before each unit."""
     first, *words = text.split(" ")
     parts, before = [first], first

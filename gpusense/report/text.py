@@ -580,7 +580,7 @@ def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tupl
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
-        most = _MOST_ROWS if first or phase == ALL else _FEW_ROWS
+        most = _MOST_ROWS if first else _FEW_ROWS
         together = _prose(map(sentence, divisions.at_once(phase)), style)
         yield title, chain(_table(divisions, rows, width, found[0].of, most), together)
 

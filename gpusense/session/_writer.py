@@ -348,10 +348,13 @@ def _halves(kind: int, payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def add_meta(path: str, facts: dict[str, Any]) -> None:
-    """Has the file of a program that could not end it say ``facts``, too. Raises ``SessionError`` or ``OSError``."""
+    """Has the file of a program that could not end it say ``facts``, too; one that has an END stays as it is. Raises
+    ``SessionError`` or ``OSError``."""
     fd = claim(path)
     try:
         with file.Reader(path) as reader:
+            if reader.has(file.END):
+                return
             offset, number = reader.end()
         payload = dumps(plain(facts)).encode("ascii")
         os.ftruncate(fd, offset)

@@ -102,6 +102,8 @@ def test_a_send_waits_for_its_receiver_and_for_nobody_else():
     records, _ = job(5, {"9": [3, 1, 0, 2]}, [0, 0, 0, 0], count=3)
     records[3].append(part("Send", "9", 0, 4, None, T0 + 10**9, None, peer=2))
     records[1].append(part("Recv", "9", 1, 4, None, T0 + 10**9, None, peer=7))  # whose sender was not recorded
+    ended = part("Send", "9", 0, 4, None, T0 + 10**9, None, peer=1, attributes={"untimed": "NCCL told no end"})
+    records[3].append(ended)
     (waiting,) = collectives.join(records).missing
     assert (waiting.present, waiting.absent, waiting.processes) == ((0,), (2,), {0: 3, 2: 0})
 

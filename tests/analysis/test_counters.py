@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.metrics import GpuMetrics, ProcessUsage
 from gpusense._records.records import KINDS, BlockRecord, DeviceInfo, GpuKernel
-from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, device_stretches, series
+from gpusense.analysis.counters import LEAST_SAMPLES, Integral, block_shares, busy_before, device_stretches, series
 from gpusense.analysis.intervals import intersect, union
 from gpusense.session import Session, load, merge
 
@@ -146,6 +146,31 @@ def test_passes_that_are_too_short_have_a_reason_and_what_to_do():
     few = by_path(session(samples([50] * 40), [(("short",), 0, LEAST_SAMPLES - 0.1), (("other",), 60, 70)]))
     assert few["short",].reason == "only 4 samples in its time"
     assert few["other",].reason == "no sample in its time"
+
+
+@pytest.mark.parametrize(("pause", "shown"), [(0.0, True), (0.3, False)])
+def test_a_short_pass_that_begins_otherwise_than_it_goes_on_is_not_shown(pause, shown):
+    work = []
+    for at in range(0, 200, 5):
+        start = at + 0.5
+        work += [
+            (("a",), start, start + 0.1),
+            (("a",), start + 0.1 + pause, start + 3),
+            (("b",), start + 3, start + 4.9),
+        ]
+    row = by_path(session(samples([50] * 210), work))["a",]
+    assert (row.reason is None) == shown
+    if not shown:
+        assert row.reason == "its passes of 3.00 ms do not begin or end as they go on: ask for --counters=10kHz"
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=20), st.integers(-5, 90))
+def test_the_time_of_kernels_before_a_moment_counts_each_nanosecond_once(drawn, moment):
+    begin = 1_000
+    kernels = [GpuKernel("k", begin + start, begin + start + length, 0, path=("a",)) for start, length in sorted(drawn)]
+    found = busy_before(Session(meta={"start_ns": 0, "end_ns": 10_000}, devices=(CARD,), records=kernels), 0)
+    busy = {at for one in kernels for at in range(one.start_ns, one.end_ns)}
+    assert found(begin + moment) == sum(at < begin + moment for at in busy)
 
 
 def test_what_is_shown_of_a_recorded_run_is_what_its_kernels_say():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.sessions import HOSTILE, MS, T0, US, alloc, block, copy, kernel, session, sync, training
 
-from gpusense._records.records import Aggregate, Counters, UnseenInterval
+from gpusense._records.records import OPEN_AT_END, Aggregate, Counters, UnseenInterval
 from gpusense.analysis import diff as diff_module
 from gpusense.analysis.diff import compare
 from gpusense.analysis.significance import benjamini_hochberg, holm, mann_whitney, runs_needed
@@ -277,6 +277,14 @@ def test_passes_that_were_only_summed_are_shown_and_not_tested():
     some.aggregates.append(counted)
     rows = {row.what: row for row in compare([run], [some]).blocks}
     assert (rows["train › load"].basis, rows["train › load"].verdict) == ("untested", "not tested")
+
+
+def test_a_block_without_a_pass_that_ended_is_not_compared():
+    killed = looped(2)
+    killed.records[-1] = killed.records[-1]._replace(attributes={OPEN_AT_END: True})
+    diff = compare([looped(1)], [killed])
+    assert {row.what for row in diff.blocks} == {"train › load", "train › step"}
+    assert (diff.appeared, diff.vanished) == ((), ())
 
 
 def test_blocks_of_one_side_are_named_and_processes_are_told_by_their_place():

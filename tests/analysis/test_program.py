@@ -54,10 +54,18 @@ def test_a_compiler_s_block_is_no_step(name):
     blocks = [block((name,), start - T0, start - T0 + 28 * MS) for start in starts[::3]]
     rows = [row._replace(path=(name,)) for row in run.records]
     assert program(session(*rows, *blocks, end=1_500 * MS)).steps.name == "step"
-    blocks = [one._replace(name="accumulate", path=("accumulate",)) for one in blocks]
-    rows = [row._replace(path=("accumulate",)) for row in run.records]
+    blocks = [one._replace(name="compiled_step", path=("compiled_step",)) for one in blocks]
+    rows = [row._replace(path=("compiled_step",)) for row in run.records]
     found = program(session(*rows, *blocks, end=1_500 * MS)).steps
-    assert (found.name, found.inner) == ("accumulate", 3)
+    assert (found.name, found.inner) == ("compiled_step", 3)
+
+
+def test_blocks_that_hold_no_whole_number_of_steps_are_none():
+    run = training(120)
+    starts = program(run).steps.starts[::9][:13]
+    rows = [row._replace(path=("now and then",)) for row in run.records]
+    blocks = [block(("now and then",), start - T0, start - T0 + 80 * MS) for start in starts]
+    assert program(session(*rows, *blocks, end=1_500 * MS)).steps.name == "step"
 
 
 def test_slow_first_steps_belong_to_the_start_up():

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from support.sessions import H100, MS, T0, US, alloc, block, compute, copy, kernel, session, sync
+from support.simulated import PROGRAMS
 
 from gpusense.analysis import findings as _findings
 from gpusense.analysis.facts import Finding
@@ -178,8 +179,10 @@ def test_of_two_long_pauses_among_many_it_says_so_and_calls_neither_an_input():
         loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
         if number in (30, 60):
             loop.copy("cpu_to_gpu", gap=3000 * MS)
-    found = verdict(loop.session())
+    readings = [(T0 + at, 2 * at) for at in range(0, loop.at + MS, 10 * MS)]
+    found = verdict(loop.session(cpu_time=readings))
     assert found.title.endswith(", waiting for the host: 6.00 s of that in 2 pauses.")
+    assert "The process computed then, on 2.0 cores on average." in found.evidence
     assert found.where == "between kernel_30_0 and a copy to the device"
     assert found.fix.startswith("Ask a profiler of Python")
 
@@ -196,7 +199,7 @@ def test_slow_steps_among_the_first_alone_are_its_warm_up(slow, kinds):
     assert [one.kind for one in findings(loop.session()) if one.share] == kinds
 
 
-def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
+def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader", loader="DataLoader"):
     """Training that waits before some steps, in a block: ``waits`` gives milliseconds by the step's number."""
     loop, blocks = Loop(), []
     for step in range(steps):
@@ -204,7 +207,7 @@ def loading(waits, workers=4, steps=100, epoch=1000, name="DataLoader"):
         start, known = loop.at, {"torch.loader.workers": workers, "torch.loader.batch": step % epoch}
         loop.at += waits(step) * MS
         blocks += [
-            block(["DataLoader"], start, loop.at if name == "DataLoader" else start + US, attributes=known),
+            block([loader], start, loop.at if name == "DataLoader" else start + US, attributes=known),
             *([block([name], start + US, loop.at)] if name not in ("", "DataLoader") else []),
         ]
         loop.copy("cpu_to_gpu", 1 << 24, MS)
@@ -229,6 +232,11 @@ def test_of_a_loader_that_cannot_keep_up_it_says_so_and_how_many_workers_there_a
     assert every_step.kind == "starved"
     assert "The DataLoader has no workers, so the main thread makes each batch." in every_step.evidence
     assert every_step.fix.startswith("Use workers (DataLoader's num_workers)")
+
+
+def test_a_range_of_torch_s_own_profiler_is_a_loader_too():
+    found = loading(lambda step: 60 * (step % 4 == 3), loader="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")
+    assert (found.kind, found.where) == ("starved", "DataLoader")
 
 
 def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
@@ -305,6 +313,72 @@ def test_what_stops_the_loop_is_called_saving_only_where_data_was_copied_back(na
     assert any(line.startswith(busy) for line in found.evidence)
     assert any(f"in “{name}”" in line for line in found.evidence)
     assert said in found.fix
+
+
+@pytest.mark.parametrize(("steps", "places"), [(30, 1), (4, 3)])
+def test_what_sleeps_at_one_place_or_seldom_waits_for_no_other_thread(steps, places):
+    loop = Loop()
+    for _ in range(steps):
+        for place in range(3):
+            loop.kernels(1, MS, 4 * MS if place < places else 0, f"part_{place}")
+    found = verdict(loop.session())
+    assert found.kind == "starved"
+    assert "interpreter" not in found.title
+
+
+def test_devices_that_wait_for_the_host_by_turns_take_none():
+    records = []
+    for step in range(40):
+        for device in (0, 1):
+            start = step * 40 * MS + device * 20 * MS
+            records += [
+                kernel(f"{name}_{device}", start + at * 4 * MS, start + at * 4 * MS + 4 * MS, device=device,
+                       correlation_id=step * 4 + device * 2 + at + 1)
+                for at, name in enumerate("ab")
+            ]  # fmt: skip
+    cards = tuple(H100._replace(index=at, cuda_index=at, uuid=f"GPU-{at}") for at in (0, 1))
+    kinds = [one.kind for one in findings(session(*records, end=1_600 * MS, devices=cards))]
+    assert "devices_take_turns" not in kinds
+    assert kinds[0] == "starved"
+
+
+def test_two_long_pauses_are_no_verdict_where_the_program_has_steps_or_a_loader():
+    loop = Loop()
+    for step in range(42):
+        for name, slow in (("a", 11), ("b", 30)):
+            loop.kernels(1, 3 * MS, 0, name)
+            loop.at += (250 if step == slow else 5) * MS
+    assert "pauses" not in verdict(loop.session()).title
+    draw, loop = random.Random(4), Loop()
+    for number in range(80):
+        if number in (30, 60):
+            loop.records.append(block(["DataLoader"], loop.at, loop.at + 3000 * MS))
+            loop.at += 3000 * MS
+        loop.kernels(1, 50 * US, draw.randrange(300, 2000) * US, f"kernel_{number}")
+    assert "The DataLoader cannot keep up." in verdict(loop.session()).evidence
+
+
+def test_a_link_with_all_its_lanes_is_not_spoken_of():
+    found = verdict(PROGRAMS["weights_come_from_the_host"]().session())
+    assert not any("lanes" in line for line in found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "beside"),
+    [
+        ("startup", 0.98, 0.9),  # all of the run
+        ("interruption", 0.3, 0.06),
+        ("interruption", 0.6, 0.5),
+    ],
+)
+def test_what_happens_once_comes_first_where_it_is_much(kind, share, beside, monkeypatch):
+    def order(share):
+        made = [Finding(kind, "a", (), "", "high", share=share), Finding("starved", "b", (), "", "high", share=beside)]
+        monkeypatch.setattr(_findings, "_RULES", [lambda facts: made])
+        return [one.kind for one in findings(Session())]
+
+    assert order(share) == [kind, "starved"]
+    assert order(share / 2) == ["starved", kind]
 
 
 def test_another_process_explains_no_more_than_twice_what_it_costs_and_no_loader(monkeypatch):

@@ -77,6 +77,7 @@ def test_its_large_parts_and_its_longest_pause_are_told_beside_the_verdict(ranks
         in found[0].evidence[0]
     )
     assert found[0].evidence[1] == "The longest pause of GPU 0 is 5.00 s, from 1.00 s on, between fill and new_0."
+    assert found[0].fix == "If runs stay as short as this: cache what is compiled."
     assert ("The same on 1 other device or rank: 96 %." in found[0].evidence) == (ranks > 1)
     head = " ".join(line.strip() for line in summary(made)[:4])
     assert "after 7.01 s of start-up (5.00 s of it before kernels that ran for the first time)" in head

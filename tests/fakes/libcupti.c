@@ -43,7 +43,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, names_lock = PTHREAD_MU
 static unsigned flags = PER_THREAD, version = 130001;
 static size_t stride[KINDS];
 static int enabled[KINDS], swallow[KINDS], subscribed, holder, subscribe_ms;
-static int hardware; /* events: 1 while the device has its work timed by them */
 static int memsets_off; /* as in CUDA 13.0: disabling copies (1) ends memsets (2), until these are enabled again */
 static struct { char name[56]; unsigned calls; int code; } function_table[MAX_NAMES];
 static int function_names;
@@ -103,7 +102,6 @@ unsigned fake_cupti_all_calls(void) {
 }
 
 void fake_cupti_set_flags(unsigned value) { flags = value; }
-void fake_cupti_set_hardware(int value) { hardware = value; }
 void fake_cupti_set_version(unsigned value) { version = value; }
 void fake_cupti_set_stride(unsigned kind, size_t value) { stride[kind] = value; }
 void fake_cupti_set_holder(int value) { holder = value; } /* another profiler has the subscription */
@@ -736,9 +734,9 @@ int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, uint8_t **record) 
 
 int cuptiActivityGetAttribute(int attribute, size_t *size, void *value) {
     ENTER(cuptiActivityGetAttribute);
-    if ((attribute != 9 || version < 21) && (attribute != 13 || version < 130200)) return 1;
+    if (attribute != 9 || version < 21) return 1;
     if (*size < 1) return 10;
-    *(uint8_t *)value = attribute == 13 ? hardware : (flags & PER_THREAD) != 0;
+    *(uint8_t *)value = (flags & PER_THREAD) != 0;
     return 0;
 }
 
@@ -804,7 +802,7 @@ int cuptiActivityEnableHWTrace(uint8_t on) {
     ENTER(cuptiActivityEnableHWTrace);
     for (int kind = 0; kind < KINDS; kind++)
         if (enabled[kind]) return 7;
-    hardware = on;
+    (void)on;
     return 0;
 }
 

@@ -82,3 +82,32 @@ def test_copies_are_bytes_of_the_link_in_their_direction(tracer):
     assert row.pcie_rx_bytes == pytest.approx(20 << 27, rel=0.15)
     row = counted(tracer, "down", 20, lambda: host.copy_(there, non_blocking=True))
     assert row.pcie_tx_bytes == pytest.approx(20 << 27, rel=0.15)
+
+
+def test_blocks_in_turn_have_their_own_figures_and_agree_with_their_kernels(tracer):
+    from gpusense.analysis.counters import block_shares, device_stretches
+    from gpusense.analysis.intervals import intersect, union
+
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    big = torch.ones(1 << 28, device="cuda")
+    work = {"products in turn": (5, lambda: a @ a), "additions in turn": (16, lambda: big.add_(1))}
+    for _, run in work.values():
+        run()
+    torch.cuda.synchronize()
+    time.sleep(0.1)
+    for _ in range(12):
+        for name, (times, run) in work.items():
+            with gpusense.trace(name):
+                for _ in range(times):
+                    run()
+    torch.cuda.synchronize()
+    time.sleep(0.6)
+    session = tracer.session()
+    rows = {row.path: row for row in block_shares(session)}
+    busy = union([(kernel.start_ns, kernel.end_ns + 3_000) for kernel in session.kernels])  # launches are work
+    for name in work:
+        spans = device_stretches(session, 0)[0][name,][0]
+        share = sum(end - start for start, end in intersect(busy, spans)) / sum(end - start for start, end in spans)
+        assert rows[name,].graphics_engine_percent == pytest.approx(100 * share, abs=2), rows[name,]
+    assert rows["products in turn",].tensor_percent > 50
+    assert rows["additions in turn",].tensor_percent < 2

@@ -684,3 +684,24 @@ def test_the_answer_tells_what_the_host_did_where_that_was_recorded():
     killed = session(block(("step",), 0, MS), end=MS)
     killed.meta["complete"] = False
     assert "  step" in "\n".join(text.summary(killed, Style(300)))
+
+
+def test_counters_by_block_say_how_they_were_sampled_and_what_is_not_shown():
+    from gpusense.cli import demo
+
+    found = load(demo.RECORDED)
+    shown = "\n".join(text.full(found))
+    section = shown[shown.index("Counters by block") :].partition("\n\n")[0]
+    rows = [line.strip() for line in section.splitlines()]
+    assert rows[1].split()[:3] == ["Block", "Device", "Sampled"]
+    assert any(row.startswith("step › forward") and "82.0 ms of 105 ms" in row for row in rows)
+    assert not any(row.startswith(("step › load", "step › optimizer")) for row in rows)
+    said = " ".join(rows)
+    assert "GPU 0: 727 samples of 1.00 ms, from 432 ms to 1.17 s after the start; their times may be off by" in said
+    assert "12 of 739 samples are missing, 12.0 ms, all of it 943 ms after the start" in said
+    assert "not shown: step › optimizer. Passes of 306 µs hold too few samples" in said
+    (table,) = [one for one in page_data(found).facts["tables"] if one["title"] == "Counters by block"]
+    assert " ".join(table["remarks"]) in said
+    report = to_dict(found)["analysis"]
+    assert [row["gaps"] for row in report["counter_sampling"]] == [1]
+    assert {"/".join(row["path"]) for row in report["counters"] if row["reason"]} == {"step/load", "step/optimizer"}

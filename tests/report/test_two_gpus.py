@@ -141,8 +141,8 @@ def test_busy_time_by_device_is_the_union_of_its_records(everything, which):
     assert {row["device"]: (row["busy_ns"], row["kernel_ns"], row["transfer_ns"]) for row in report["busy"]} == expected
     kept = {row.device: (row.busy_ns, row.kernel_ns, row.transfer_ns) for row in session.busy}
     assert kept == expected
-    seen = report["window_ns"] - covered(off(session))
-    assert [row["busy_share"] for row in report["busy"]] == [expected[device][0] / seen for device in (0, 1)]
+    seen = [report["window_ns"] - covered(off(session, device)) for device in (0, 1)]
+    assert [row["busy_share"] for row in report["busy"]] == [expected[device][0] / seen[device] for device in (0, 1)]
 
 
 @pytest.mark.parametrize("which", ["both", "ranks"])
@@ -168,16 +168,20 @@ def test_idle_time_is_divided_as_the_records_lie(everything, which):
             if which == "both" or block.path[0] in roots
         ]
         shifted = work_of(session, device)  # a merged session has one clock
-        unseen = off(session)
+        unseen = off(session, device)
         assert row["host_ns"] + row["synchronisation_ns"] == covered(inside, [*shifted, *unseen])
         assert row["unseen_ns"] == covered(unseen, shifted)
         assert row["no_work_ns"] == report["window_ns"] - covered([*inside, *shifted, *unseen])
 
 
-def off(session):
-    """When capture was off: known of one process, not of several together."""
+def off(session, device):
+    """When capture was off: of several processes together that of those which used the device."""
     start, end = session.meta["start_ns"], session.meta["end_ns"]
-    unseen = [] if len(session.meta.get("processes") or ()) > 1 else session.unseen
+    unseen = session.unseen
+    if len(session.meta.get("processes") or ()) > 1:
+        roots = {kernel.path[0] for kernel in session.kernels if kernel.device == device}
+        unseen = [row for row in unseen if row.reason.split(": ")[0] in roots]
+        assert unseen
     return [Raw("off", 0, 0, max(start, row.start_ns), min(end, row.end_ns or end)) for row in unseen]
 
 

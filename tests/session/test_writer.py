@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import pytest
 from support.session_files import ROOT, chunks, loaded_is_complete
@@ -19,7 +20,7 @@ from gpusense._runtime.errors import SessionError
 from gpusense.session import _format as file
 from gpusense.session import load
 from gpusense.session._block_chunks import Packer
-from gpusense.session._writer import Writer, add_meta
+from gpusense.session._writer import Writer, _chunk, add_meta
 
 T0 = 1_795_814_054_123_456_789
 
@@ -170,7 +171,12 @@ def test_more_is_added_to_the_file_of_a_program_that_was_killed(tmp_path):
     assert [(record.path, record.end_ns) for record in left] == [(("run",), T0 + 500)]
     assert [chunk.sequence for chunk in chunks(path)[0]] == [0, 1, 2]
     assert session.verdict.fix.endswith("If it crashes, `gpusense run -X faulthandler …` says where.")
+    with open(path, "ab") as whole:
+        whole.write(_chunk(file.END, b"{}", False, 2, 3, zlib.crc32(b"{}")))
+    add_meta(str(path), {"ended_by": "SIGKILL"})  # it had ended already
+    assert [chunk.type for chunk in chunks(path)[0]] == [file.META, file.BLOCKS, file.META, file.END]
     session = load(path)
+    session.meta["complete"] = False
     session.meta["capture"] = {"state": "unavailable", "reason": NO_GPU}
     assert session.verdict.title == f"No GPU work was seen: {NO_GPU}."
 

@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpusense._records.metrics import Pcie
 from gpusense.session import Session
 
-from .sessions import H200, MS, US, block, copy, kernel, memset, session, sync
+from .sessions import H200, MS, US, block, copy, kernel, memset, sample, session, sync
 
 LAUNCHED = 4 * US  # from a launch to the beginning of the work, where nothing is queued before it
 PINNED, PAGEABLE = 50.0, 9.0  # bytes a nanosecond
@@ -23,8 +24,8 @@ OPTIMIZER = ("multi_tensor_apply_kernel<LpNormFunctor>", "clip_coefficient", "mu
 class Machine:
     """Times in nanoseconds since the program began, on the host (``now``) and on each stream of each device."""
 
-    def __init__(self, seed: int = 1, devices: int = 1) -> None:
-        self.now, self.draw = 2_000 * MS, random.Random(seed)
+    def __init__(self, devices: int = 1, lanes: int = 16) -> None:
+        self.now, self.draw, self.lanes = 2_000 * MS, random.Random(1), lanes
         self.free: dict[tuple[int, int], int] = {}
         self.records: list[object] = []
         self.launches, self.blocks = 0, 0
@@ -130,7 +131,8 @@ class Machine:
 
     def copy(self, direction: str, size: int, pinned: bool = True, device: int = 0, stream: int = 7) -> int:
         """When it ends; from pageable memory the host waits for that."""
-        start, end = self._runs(size / (PINNED if pinned else PAGEABLE) + 1 * US, 8, device, stream)
+        rate = min(PAGEABLE, PINNED * self.lanes / 16) if not pinned else PINNED * self.lanes / 16
+        start, end = self._runs(size / rate + 1 * US, 8, device, stream)
         memory = {"source": "pinned" if pinned else "pageable", "destination": "device"}
         if direction == "gpu_to_cpu":
             memory = {"source": memory["destination"], "destination": memory["source"]}
@@ -159,7 +161,9 @@ class Machine:
     # --- what is left of it -----------------------------------------------------------------------------------------
 
     def session(self) -> Session:
-        return session(*self.records, end=self.now + 50 * MS, devices=self.cards)
+        pcie = Pcie(generation=5, width=self.lanes, max_generation=5, max_width=16)
+        samples = [sample(at, device=card, pcie=pcie) for card in self.cards for at in range(0, self.now, 100 * MS)]
+        return session(*self.records, end=self.now + 50 * MS, devices=self.cards, metrics=samples)
 
     def truth(self) -> dict[str, float]:
         """As the programs of ``programs/`` measure it."""
@@ -301,6 +305,15 @@ def weights_come_from_the_host() -> Machine:
             machine.forward_and_backward(4, 600)
             machine.copy("gpu_to_cpu", 200 << 20)
         machine.item()
+    return machine
+
+
+@program
+def link_of_four_lanes() -> Machine:
+    machine = Machine(lanes=4)
+    for _ in machine.steps(60):
+        machine.copy("cpu_to_gpu", 128 << 20)
+        machine.train(4, 250)
     return machine
 
 

@@ -8,6 +8,7 @@ import pytest
 from support.control import begun
 
 import gpusense
+from gpusense._attribution.boundaries import RECORD
 from gpusense._capture import sinks
 
 
@@ -233,3 +234,10 @@ def test_a_watcher_is_asked_until_it_is_done_or_raises(tracer, caplog):
     tracer.close()
     assert asked == {"done": 3, "bad": 1}
     assert "a check that runs beside the recording raised" in caplog.text
+
+
+def test_what_was_given_up_at_the_end_is_not_read_at_a_second_one(tracer):
+    tracer.close()
+    tracer.recorder.events.append((RECORD, None))
+    tracer.close()
+    assert len(tracer.recorder.events) == 1

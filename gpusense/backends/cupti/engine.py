@@ -62,7 +62,7 @@ class Engine:
         if keep_wall_clock(self._api, timestamp_ns(self._api)):
             self._clocks += 1
         # Who asks for buffers under hardware events, and when records begin in them, is not known.
-        self.per_thread = self._has_buffers_per_thread() and self._events.on is False
+        self.per_thread = self._has_buffers_per_thread() and not self._events.on
         return renewed
 
     def _hand_over(self, box: Mailbox) -> None:
@@ -206,7 +206,7 @@ class Engine:
             raise BackendError(refused, 7, "gpusense itself holds the subscription, for graph owners or lines of waits")
         if SUBSCRIPTION.ask(self._api) != 0:
             raise BackendError(refused, 7, "another tool in this process holds CUPTI's subscription")
-        if self._events.on is not False:
+        if self._events.on:
             raise BackendError(refused, 7, "CUPTI cannot come back to hardware events in a process that has a context")
         if self._version < capi.VERSION_BEARS_FINALIZE:
             raise BackendError(
@@ -225,8 +225,6 @@ class Engine:
 
     def status(self, ask: bool) -> dict[str, Any]:
         """Counters and facts, as builtins; what only CUPTI knows is asked anew where ``ask``."""
-        if ask and self._events.look(self._api):
-            self.per_thread = self._has_buffers_per_thread()
         three = zip(self._totals, self._before_counters(), self.mailbox.counters(), strict=True)
         counters = MailboxCounters(*map(sum, three))
         return {

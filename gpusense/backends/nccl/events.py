@@ -95,6 +95,11 @@ def is_collective(raw: bytes) -> bool:
     return bool(raw[0] & code.EVENT_COLLECTIVE)
 
 
+def is_receive(raw: bytes, version: int) -> bool:
+    """Whether the descriptor is of a receive."""
+    return not is_collective(raw) and _constant(_LAYOUTS[version].send.unpack_from(raw)[1]) == "Recv"
+
+
 def channels(raw: bytes, version: int) -> int:
     """How many channels will begin, at most before version 4; 0 where it is not known."""
     at = _LAYOUTS[version]

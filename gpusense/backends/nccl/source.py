@@ -25,11 +25,13 @@ LAST = 1_000
 #: By how much the two clocks move apart at most: 100 µs a second; while the host's is being set right, 1 ms.
 DRIFT, MOST_DRIFT = 1e-4, 1e-3
 #: From the launch of a kernel until NCCL tells of it, unless its thread is interrupted.
-LAUNCH_NS = 1_000_000
+LAUNCH_NS = 200_000
 #: Bounds of the offset may contradict each other by so much and still be of the collectives that they seem to be of.
 TOLERATED_NS = 200_000
 #: Why there are no times where there might be.
 ASTRAY = "NCCL gives times of earlier ones, as it does once CUDA graphs and other launches have taken turns"
+#: The same of ends: one of the threads that send tells of it, whatever those that receive still wait for.
+SHARED = "NCCL tells of one end for what a kernel sends and receives at a time"
 
 
 class DeviceClock:
@@ -65,10 +67,11 @@ class DeviceClock:
         low, high = max(before_ns, slot.begun_ns - LAUNCH_NS) - start_ns, slot.first_seen_ns - slot.first_ns
         self.low = low if self.low is None else max(low, self.low - elapsed * DRIFT)
         self.high = high if self.high is None else min(high, self.high + elapsed * DRIFT)
-        impossible = before_ns and before_ns - start_ns > self.high + elapsed * MOST_DRIFT + TOLERATED_NS
-        self.astray = bool(impossible) or self._collide(slot)
-        if self.low > self.high:  # one of them was held too long; what was seen last is believed
-            self.low, self.high = min(low, high), high
+        too_early_ns = before_ns - start_ns - self.high if before_ns else 0
+        self.astray = too_early_ns > elapsed * MOST_DRIFT + TOLERATED_NS or self._collide(slot)
+        if too_early_ns > 0:  # the bound was held too long; what was seen last is believed
+            self.high = high
+        self.low = min(self.low, self.high)
 
     def _collide(self, slot: Slot) -> bool:
         """Whether a channel ends before it begins, or has two things to do at a time that were launched one by one."""
@@ -162,9 +165,12 @@ class NcclSource:
             now_ns = time.monotonic_ns()
             taken = self.plugin.take(now_ns)
             communicators = self.plugin.communicators() if taken else {}
-            records = [self._record(slot, communicators, ended=True) for slot in taken]
-            for record in records:
+            shared = _share_an_end(taken, communicators)
+            records = [self._record(slot, communicators, ended=slot.ticket not in shared) for slot in taken]
+            for at, record in enumerate(records):
                 self._note(record)
+                if taken[at].ticket in shared and not record.attributes:
+                    record = records[at] = record._replace(channels=(), attributes={"untimed": SHARED})
                 if record.attributes and (why := record.attributes.get("untimed")):
                     self._without_times[why] = self._without_times.get(why, 0) + 1
             on_records = self._on_records
@@ -323,6 +329,23 @@ class NcclSource:
             thread=slot.thread,
             attributes={"untimed": why} if why else {"timing": "host"} if by_host else None,
         )
+
+
+def _share_an_end(slots: list[Slot], communicators: dict[int, Communicator]) -> set[int]:
+    """Tickets of sends and receives whose end is told with another's; of a send and a receive it is the send's own."""
+    works: dict[Any, list[tuple[bool, int]]] = {}
+    for slot in slots:
+        if slot.channels and not events.is_collective(slot.event):
+            of = communicators.get(slot.row)
+            receives = events.is_receive(slot.event, of.version if of else events.NEWEST)
+            for part in slot.channels:
+                works.setdefault((slot.row, part), []).append((receives, slot.ticket))
+    return {
+        ticket
+        for work in works.values()
+        for receives, ticket in work
+        if len(work) > 1 and (receives or len(work) > 2 or not any(other for other, _ in work))
+    }
 
 
 def _span(channels: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:

@@ -11,10 +11,10 @@ import json
 import os
 from typing import IO, Any
 
-from ..._runtime.patterns import pattern
 from ..._runtime.text import printable
 from ...session import Session
 from ..files import output
+from ..style import glued
 from .data import PageData, page_data
 
 _PAGE = (
@@ -82,12 +82,9 @@ def escape(text: object) -> str:
     return markup.escape(printable(str(text)), quote=True)
 
 
-#: Between a number and its unit, which stay on one line.
-_UNIT = pattern(r"(?<=\d) (?=%|(?:[nµm]?s|[kMGT]?B(?:/s)?|MHz|W|°C)(?!\w))")
-
-
 def _prose(text: object) -> str:
-    return _UNIT.sub("\N{NO-BREAK SPACE}", escape(text))
+    """Words whose numbers stay with their units."""
+    return glued(escape(text))
 
 
 def _head(data: PageData, embedded: bool) -> str:

@@ -112,6 +112,12 @@ def test_what_two_marks_take_is_measured_while_a_stream_is_busy(driver, times, m
         with times.block():
             driver.work(0, 100_000)
 
+    driver.fail("cuStreamWaitEvent", 801)
+    block()
+    times.poll()
+    driver.later(LONG)
+    assert only(times).duration_ns == 100_000 + 2 * MARK - 1_000
+    driver.fail("cuStreamWaitEvent", 0)
     block()
     wait = times._api.cuStreamWaitEvent
     with monkeypatch.context() as meanwhile:  # the device comes to the block's end while it is made to wait for that
@@ -130,7 +136,7 @@ def test_what_two_marks_take_is_measured_while_a_stream_is_busy(driver, times, m
         times.poll()
         driver.later(LONG)
         times.poll()
-    assert driver.calls("cuStreamWaitEvent") == marks.MEASURES + 1
+    assert driver.calls("cuStreamWaitEvent") == marks.MEASURES + 2
     assert len(place._own) == marks.ANCHOR_TRIES + marks.MEASURED_BY  # and the anchor's
 
 

@@ -143,39 +143,20 @@ def test_nobody_gets_them_who_has_not_asked(driver, fake, begin):
     assert "hardware_events" not in activity.status()
 
 
-def stays(driver, fake):
-    return True, ""
-
-
-def goes_back(driver, fake):
-    fake.set_hardware(0)
-    return False, "CUPTI went back to its usual way as CUDA started"
-
-
-def another_chip(driver, fake):
-    return False, not_on_this_chip(driver, fake)
-
-
-def says_nothing(driver, fake):
-    fake.fail("cuptiActivityGetAttribute", 14)
-    return None, "CUPTI does not say whether it went back to its usual way"
-
-
-@pytest.mark.parametrize("then", [stays, goes_back, another_chip, says_nothing])
-def test_what_became_of_them_is_known_once_cuda_has_started(driver, fake, begin, then):
+def test_nobody_asks_while_cuda_starts(driver, fake, begin):
+    """A program crashed that did, and the device cannot be looked at then."""
     driver.fake_cuda_set_live(0)
     with cuda.SOURCE.starting():
         activity, got = begin()
-        assert told(activity) == (None, "CUDA was only starting as CUPTI was asked")
     driver.fake_cuda_set_live(1)
-    on, reason = then(driver, fake)
-    found = told(activity)
-    assert found[0] is on
-    assert reason in found[1]
-    assert told(activity) == found
+    assert fake.calls("cuptiActivityEnableHWTrace") == 0
+    assert told(activity) == (
+        False,
+        "recording began as CUDA started, and CUPTI 13.5 has crashed when asked for them then",
+    )
     fake.kernel()
     activity.flush()
-    assert (got.threads != [0]) is (on is False), "threads are told again where work is timed as usual"
+    assert got.threads != [0]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from gpusense._capi.machine import nccl_code
 from gpusense._runtime import clock
 from gpusense.backends.nccl import plugin as plugins
 from gpusense.backends.nccl.peers import Peers, Waiting
-from gpusense.backends.nccl.source import ASTRAY, NcclSource
+from gpusense.backends.nccl.source import ASTRAY, SHARED, NcclSource
 
 pytestmark = pytest.mark.skipif(NATIVE not in nccl_code.CODES, reason="there is no code for this processor and system")
 SETTLED = plugins.SETTLED_NS / 1e9 + 0.02
@@ -240,6 +240,23 @@ def test_times_of_earlier_collectives_are_told_of_as_such(told_start, told_end, 
     for astray in source.records[2:4]:
         assert (astray.channels, astray.clock_error_ns, astray.attributes) == ((), None, {"untimed": ASTRAY})
     assert source.status()["without_times"] == {ASTRAY: 2}
+
+
+def test_of_a_receive_that_shares_a_kernel_with_a_send_no_end_is_known(nccl, source):
+    communicator = nccl.init(6, 20, b"", 1, 2, 0)
+    pair = [nccl.launch(communicator, 1, name, 0, b"ncclFloat32", 8, 1, 1) for name in (b"Recv", b"Send")]
+    slots = [handle & -nccl_code.SLOT_BYTES for handle in pair]
+    ctypes.memmove(slots[1] + nccl_code.BEGUN, slots[0] + nccl_code.BEGUN, 16)  # as of one plan
+    start = nccl.timer()
+    for channel in [nccl.channel_begins(communicator, handle, 3, start) for handle in pair]:
+        nccl.channel_ends(communicator, channel, start + 5000)
+    nccl.run(communicator, nccl.launch(communicator, 1, b"Recv", 0, b"ncclFloat32", 8, 1, 1), [3])
+    source.poll()
+    received, sent, alone = source.records
+    assert (received.device_end_ns, received.channels, received.attributes) == (None, (), {"untimed": SHARED})
+    assert received.device_start_ns == sent.device_start_ns
+    assert (sent.duration_ns, alone.duration_ns) == (5000, 1000)
+    assert source.status()["without_times"] == {SHARED: 1}
 
 
 def test_nothing_is_asked_while_it_is_switched_off(nccl, source):

@@ -29,6 +29,8 @@ SLOWEST_HZ, FASTEST_HZ = 10.0, 1000.0
 NEAR = 1.5
 #: Between two readings, and at first, when the two clocks are compared.
 READ_S, COMPARE_S, COMPARISONS = 0.25, 0.0007, 40
+#: They move apart, so they are compared again, at each of so many seconds and by so many short readings.
+AGAIN_S, COMPARED_AGAIN = 10.0, 12
 #: Of an image, that is full at the next reading, at most: the rest is for a thread that comes late.
 FULL = 0.6
 #: Without a sample for so long, in seconds and in samples, a sampler has gone silent. It is opened anew, which takes
@@ -66,7 +68,6 @@ class Device:
         self.heard_at = self.opened_at = monotonic()  # of the last sample; of the sampler
         self._before: tuple[int, int] | None = None  # end of the last sample by the sampler's clock, and by ours
         self._ahead: int | None = None  # our clock minus the sampler's, as samples have it by now
-        self.cpu_s = 0.0
 
     def _forget(self) -> None:
         self.columns = self._empty()
@@ -84,7 +85,7 @@ class Device:
 
     def read(self) -> None:
         """What there is by now. Raises :class:`BackendError`."""
-        before, cpu = monotonic_ns(), thread_time()
+        before = monotonic_ns()
         found = self.sampler.read()
         self.failed += found.failed
         ends = found.ends[1:] if self._fresh else found.ends  # of the first of a session no time is to be believed
@@ -97,7 +98,6 @@ class Device:
             self._keep(found)
         if not found.drained:
             self._why = IMAGE_FULL
-        self.cpu_s += thread_time() - cpu
         if found.overflow:
             self.restart(self.sampler.interval_ns, OVERFLOW)
 
@@ -110,7 +110,7 @@ class Device:
             self.columns.start.extend(ours[:-1])
             self.columns.end.extend(ours)
             self._last = ours[-1]
-            self._before = found.ends[-1], self._last
+            self._before, self._why = (found.ends[-1], self._last), UNTOLD
             self.samples += len(ours)
             columns = found.columns
         else:
@@ -182,8 +182,8 @@ class Device:
         self._start()
 
     def renew(self, sampler: Sampler) -> None:
-        """With this sampler from now on, behind the gap that the silence of the one before is."""
-        self.sampler = sampler
+        """With this sampler from now on, behind the gap that the silence of the one before is. All was taken before."""
+        self.sampler, self.columns = sampler, CounterColumns(sampler.device, sampler.fields)
         self.opened_at = monotonic()
         self.renewed += 1
         if not self._fresh:  # else it has been silent since the last time, too
@@ -234,7 +234,7 @@ class CounterSource:
         self._ending = self._pausing = False
         self._api: Any = None
         self._lost: list[Device] = []  # those that ended by themselves
-        self._handed_at = self._judged_at = self._judged_cpu_s = 0.0
+        self._handed_at = self._judged_at = self._judged_cpu_s = self._compared_at = 0.0
         self.cost: float | None = None  # share of a processor, at the last judgement
         self._cpu_s = self._before_cpu_s = 0.0  # of all threads so far, and of those before this one
         self._thread: Any = None
@@ -415,21 +415,22 @@ class CounterSource:
             self._refused[number] = str(error)
             return
         self._devices[number] = device
-        self._compare(device)
+        self._compare(COMPARISONS)
+        device.compared()
         if number in self._devices:
             self.state, self.reason = "sampling", ""
             self._changed()
         self._judge_anew()
 
-    def _compare(self, device: Device) -> None:
+    def _compare(self, readings: int) -> None:
         """Reads often for a moment: each reading bounds the distance of the two clocks."""
-        for _ in range(COMPARISONS):
+        self._compared_at = monotonic()
+        for _ in range(readings):
             if not self._goes_on:
                 return
             sleep(COMPARE_S)
-            for one in list(self._devices.values()):  # the others go on, and must be read
-                self._read(one)
-        device.compared()
+            for device in list(self._devices.values()):
+                self._read(device)
 
     def _sample_for(self, seconds: float) -> None:
         until = monotonic() + seconds
@@ -448,6 +449,8 @@ class CounterSource:
                 self._hand_all()
                 self._answered = asked
                 self._answer.set()
+            if self.state == "sampling" and now - self._compared_at >= AGAIN_S:
+                self._compare(COMPARED_AGAIN)
             if self.state == "sampling" and now - self._judged_at >= JUDGE_S:
                 self._judge(now)
             self._bell.wait(max(0.0, min(READ_S, FULL * SAMPLES * self._interval_ns / 1e9) - (now - began)))
@@ -462,6 +465,7 @@ class CounterSource:
         """A sampler that has gone silent stays so, also when it is stopped and started; one that is opened anew does
         not (measured: CUPTI 13.0, H200, after another process launched a kernel with an illegal address)."""
         number = device.sampler.device
+        self._hand(device)
         self._end_sampler(device)
         try:
             device.renew(opened(self._api, cuda.SOURCE.api(), number, self._interval_ns))
