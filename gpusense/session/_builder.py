@@ -75,9 +75,9 @@ class Builder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of what it was given is work, or of the time of it."""
+        """Whether nothing of what it was given is work, says whose it is, or is of its time."""
         into = self._session
-        return not (into.records or into.metrics or into.counter_samples)
+        return not (into.records or into.metrics or into.counter_samples or into.meta.get("graph_owners"))
 
     def take(self, chunk: file.Chunk) -> bool:
         """Whether ``chunk`` was of a type this class collects. A row that cannot be read becomes a sentence."""
