@@ -152,10 +152,8 @@ class Stream:
         free = place.free
         try:
             event = free.popleft()
-        except IndexError:
-            if not place.grow():
-                return FULL
-            event = free.popleft()
+        except IndexError:  # another thread may take what there is then
+            return self.mark_here() if place.grow() else FULL
         mark = _new(Mark)
         mark.event, mark.home, mark.run = event, free, None
         made = place.record(place.context, self.handle, event)

@@ -294,7 +294,7 @@ class BlockTimes:
                 self._primary.clear()
 
     def _hand_on(self) -> None:
-        closed = [self._closed.popleft() for _ in range(len(self._closed))]
+        closed = self._taken()
         places: dict[Place, set[Stream]] = {place: set() for place in self._places.copy().values()}
         for _, _, _, spans in closed:
             for span in spans:
@@ -348,11 +348,20 @@ class BlockTimes:
     def end(self, timeout_s: float) -> bool:
         """The last flush: what the device has not come to by then has no time."""
         read = self.flush(timeout_s)
-        while self._closed:
-            self._miss(self._closed.popleft()[1], UNFINISHED)
         self._on = False
+        for _, path, _, _ in self._taken():
+            self._miss(path, UNFINISHED)
         self._hosts.forget()
         return read
+
+    def _taken(self) -> list[Closed]:
+        """What waits to be read; other threads may add to it and take from it meanwhile."""
+        found: list[Closed] = []
+        try:
+            while True:
+                found.append(self._closed.popleft())
+        except IndexError:
+            return found
 
     @property
     def used(self) -> bool:

@@ -377,6 +377,30 @@ def test_without_a_context_there_is_no_stream(driver, times):
     assert untimed(times) == {("b",): (module.NO_CONTEXT, 1)}
 
 
+def test_a_mark_that_another_thread_takes_first_is_made_anew(driver, times, monkeypatch):
+    with times.block():
+        pass
+    (place,) = times._places.values()
+    taken, grow = [], place.grow
+
+    def grow_for_another():
+        found = grow()
+        if not taken:
+            taken.extend(place.free)
+            place.free.clear()
+        return found
+
+    monkeypatch.setattr(place, "grow", grow_for_another)
+    place.free.clear()
+    with times.block():
+        pass
+    driver.later(LONG)
+    times.poll()
+    assert len(taken) == marks.GROW
+    assert len(times.records) == 2
+    assert untimed(times) == {}
+
+
 def test_marks_are_bounded_and_come_back(driver, times, monkeypatch):
     monkeypatch.setattr(marks, "MAX_EVENTS", marks.GROW)
     driver.work(0, 500_000)
