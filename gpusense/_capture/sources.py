@@ -56,14 +56,14 @@ class Sources:
     def devices_beside(self, known: list[DeviceInfo]) -> list[DeviceInfo]:
         """Those that records of sources name, and ``known`` does not."""
         found: list[DeviceInfo] = []
-        for source in self._known:
-            for device in source.used_devices() if hasattr(source, "used_devices") else ():
+        for devices in self._each(lambda source: source.used_devices() if hasattr(source, "used_devices") else ()):
+            for device in devices:
                 found += [] if any(same(device, one) for one in (*known, *found)) else [device]
         return found
 
     def status(self) -> dict[str, Any]:
         """For ``meta``: what each says, and why others are absent."""
-        return {**self.why_absent(), **{source.name: source.status() for source in self._known}}
+        return {**self.why_absent(), **dict(self._each(lambda source: (source.name, source.status())))}
 
     def cpu_ns(self) -> dict[str, int]:
         """Processor time of those that have a thread of their own, by the name it has in ``overhead``."""

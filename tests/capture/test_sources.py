@@ -72,3 +72,14 @@ def test_one_that_raises_is_out_and_the_others_are_asked():
                 sources.flush(2)
         assert (bad in sources) is not is_out
         sources.forget()
+
+
+@pytest.mark.parametrize("method", ["status", "used_devices"])
+def test_one_that_cannot_say_what_it_is_does_not_keep_the_others_from_it(method):
+    bad, sources = Full(), Sources(lambda: False)
+    setattr(bad, method, lambda: [][0])
+    sources.add(bad)
+    sources.add(Plain())
+    assert sources.devices_beside([H100]) == ([OTHER] if method == "status" else [])
+    assert sources.status() == {"plain": {"timed": 3}}
+    assert bad not in sources
