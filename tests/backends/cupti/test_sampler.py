@@ -280,7 +280,7 @@ def test_samples_keep_their_length_whatever_is_found_of_the_clocks(readings):
             return sampler.Samples(starts, ends, [[1.0] * count], True, False, 0, now[0] + spent)
 
     one, slow, end = source.Device(Scripted()), source.Device(Scripted()), 5 * MS
-    slow._follow = lambda found: False  # each sample for itself
+    slow._follow = lambda *_: False  # each sample for itself
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "monotonic_ns", lambda: now[0])
         for count, late, _ in readings:
@@ -320,6 +320,26 @@ def test_samples_that_cupti_leaves_out_are_a_gap_of_which_nobody_knows_why():
     assert (one.gaps, one.missing_ns) == ({source.UNTOLD: 1}, pytest.approx(12 * MS, abs=MS / 10))
     one.compared()
     assert (one.samples, one.gaps, one.missing_ns, len(one.columns)) == (0, {}, 0, 0)
+
+
+def test_no_sample_ends_before_it_begins_where_a_clock_is_set_back(monkeypatch):
+    class Scripted:
+        device, fields, interval_ns = 0, ("dispatches",), MS
+        plan = iter((range(1, 5), range(5, 9)))
+
+        def read(self):
+            starts = [number * MS for number in next(self.plan)]
+            return sampler.Samples(starts, [at + MS for at in starts], [[1.0] * 4], True, False, 0, 30 * MS)
+
+    one = source.Device(Scripted())
+    one.read()
+    monkeypatch.setattr(one.anchor, "_between", (one.anchor.offset_ns - 2 * source.JUMP_NS,) * 2)
+    monkeypatch.setattr(one.anchor, "_lines", lambda _: one.anchor._between)
+    one.read()
+    columns = one.columns
+    assert len(columns) == 3 + 4
+    assert all(start < end for start, end in zip(columns.start, columns.end, strict=True))
+    assert columns.start[1:] == columns.end[:-1]
 
 
 # --- the trial --------------------------------------------------------------------------------------------------------
@@ -537,12 +557,16 @@ def test_under_mps_nothing_is_tried(session, library, monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("tried")
 def test_a_sampler_that_fails_later_keeps_what_it_gave(session, monkeypatch):
+    monkeypatch.setattr(source, "SILENT_S", 0.0)  # it has been silent, too, and is not opened anew for that
+    monkeypatch.setattr(source, "RENEW_S", 0.0)
     one = session.begin()
     session.until(lambda: one.state == "sampling" and one.flush(1.0) and session.samples)
     monkeypatch.setenv("FAKE_PM_REFUSE", "cuptiPmSamplingDecodeData:999")
     session.until(lambda: one.state == "unavailable")
     assert "sampling ended: cuptiPmSamplingDecodeData" in one.status()["reason"]
-    assert one.status()["devices"]["0"]["samples"] > 0
+    told = one.status()["devices"]["0"]
+    assert told["samples"] > 0
+    assert told["renewed"] == 0
 
 
 @pytest.mark.usefixtures("tried")

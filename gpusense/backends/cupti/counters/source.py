@@ -103,7 +103,7 @@ class Device:
 
     def _keep(self, found: Samples) -> None:
         ahead = self._distance(found)
-        if self._follow(found):
+        if self._follow(found, ahead):
             ours = [end + ahead for end in found.ends]
             assert self._before is not None
             self.columns.start.append(self._before[1])
@@ -119,10 +119,13 @@ class Device:
         for column, values in zip(self.columns.values, columns, strict=True):
             column.extend(_single(values))
 
-    def _follow(self, found: Samples) -> bool:
-        """Whether all of them follow one another and the last one before, as they do in all but a few readings."""
+    def _follow(self, found: Samples, ahead: int) -> bool:
+        """Whether all of them follow one another and the last one before, as they do in all but a few readings, also
+        by our clock, which may have been set."""
         starts, ends = found.starts, found.ends
         if self._fresh or self._before is None or self._before[0] != starts[0] or starts[1:] != ends[:-1]:
+            return False
+        if ends[0] + ahead <= self._before[1]:
             return False
         lengths: list[int] = list(map(sub, ends, starts))
         return min(lengths) > 0 and max(lengths) < self.sampler.interval_ns * BOGUS
@@ -439,9 +442,9 @@ class CounterSource:
             if self._wanted() != (self.state != "paused"):
                 self._pause(self.state != "paused")
             began = monotonic()
-            for device in list(self._devices.values()) if self.state == "sampling" else ():
+            for number, device in list(self._devices.items()) if self.state == "sampling" else ():
                 self._read(device)
-                if device.is_silent(began):
+                if number in self._devices and device.is_silent(began):
                     self._renew(device)
             now = monotonic()
             if asked != self._answered or now - self._handed_at >= HAND_ON_S:
