@@ -105,7 +105,8 @@ def _counted(run: Session, most: int) -> Iterator[tuple[_Key, _Counted]]:
     for device, integral in run.once(integrals).items():
         stretches, _ = device_stretches(run, device)
         for row in shares:
-            spans = integral.own(stretches[row.path][0]) if row.device == device else ""
+            told = row.device == device and row.reason is None
+            spans = integral.own(stretches[row.path][0]) if told else ""
             if not isinstance(spans, str):
                 means = _figures(integral, spans)
                 number = min(most, int(row.samples) // LEAST_SAMPLES)

@@ -105,6 +105,20 @@ def test_clocks_that_were_counted_are_conditions():
     assert "Hardware counters were sampled on one side only: they are not compared." in one_sided.notes
 
 
+def test_what_a_report_does_not_tell_of_a_block_is_not_compared_either():
+    """Its passes begin otherwise than they go on."""
+    work = [
+        (kernel("a", at + 500_000, at + 600_000, path=("a",)), kernel("a", at + 900_000, at + 3_500_000, path=("a",)))
+        for at in range(0, 200 * MS, 5 * MS)
+    ]
+    others = [kernel("b", at + 3_500_000, at + 5_400_000, path=("b",)) for at in range(0, 200 * MS, 5 * MS)]
+    made = session(*(one for both in work for one in both), *others, end=210 * MS)
+    made.counter_samples.add(run(length=210).counter_samples.parts()[0])
+    untold = {row.path for row in block_shares(made) if row.reason is not None}
+    assert ("a",) in untold
+    assert not untold & {row.block for row in counter_changes([made], [made])}
+
+
 @pytest.mark.parametrize("form", ["text", "markdown", "html"])
 def test_each_form_has_what_changed(form, tmp_path):
     sides, path = ([run(noise=0)], [run(noise=0, tensor=40.0)]), tmp_path / "diff"
