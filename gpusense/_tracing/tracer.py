@@ -263,7 +263,7 @@ class Tracer(Blocks, ManualRecords, Results):
         """Goes on under other settings; what was recorded stays. ``config`` has those that are in force."""
         now = self.config.kernels
         if settings.kernels != now:
-            text = "recording has begun with kernels=%r and goes on so; kernels=%r takes hold when it begins next"
+            text = "recording goes on with kernels=%r, with which it began; kernels=%r takes effect with the next one"
             log.once(f"kernels {settings.kernels}", text, now, settings.kernels)
             settings = settings._replace(kernels=now)
         self.config = settings

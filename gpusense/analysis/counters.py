@@ -316,7 +316,7 @@ def _unlike(passes: list[Stretch], own: list[Stretch], busy: Callable[[int], int
         return ""
     usual = sorted(last - first for first, last in passes)[len(passes) // 2]
     hint = _rate(lambda interval_ns: interval_ns / 2 <= MOST_UNSURE * usual)
-    return f"its passes of {time_text(usual)} do not begin or end as they go on: {hint}"
+    return f"its passes of {time_text(usual)} differ at their ends from their middle: {hint}"
 
 
 def busy_before(session: Session, device: int) -> Callable[[int], int]:

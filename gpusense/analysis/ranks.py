@@ -466,7 +466,7 @@ def _why_untold(sessions: Sequence[Session]) -> list[str]:
     rows = [row for one in sessions for name, row in (one.meta.get("sources") or {}).items() if name.endswith("nccl")]
     whys = [
         row.get("reason")
-        or "its communicators were made before gpusense came, or its profiler interface is another than versions 2 to 6"
+        or "its communicators were made before gpusense came, or its profiler interface is none of versions 2 to 6"
         for row in rows
         if not row.get("communicators")
     ]

@@ -64,7 +64,7 @@ def nothing_seen(facts: Facts) -> Iterator[Finding]:
         evidence.append(
             "The session gives no reason: the program may not have used a GPU."
             if launched
-            else "Capture ran meanwhile. One that compiles for another process, or asks for devices, launches nothing."
+            else "Capture was on. A program that only compiles, or only asks for devices, launches nothing."
         )
     yield Finding(
         "nothing_seen",

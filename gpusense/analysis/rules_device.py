@@ -152,8 +152,8 @@ _OVERLAP = {
 def _narrow(view: View, facts: Facts) -> list[str]:
     """That the link has lost lanes, by the monitor's samples."""
     for card in sampled(facts.session):
-        lanes = [(one.pcie.width, one.pcie.max_width) for one in card.samples if one.pcie.width and one.pcie.max_width]
-        width, most = max(lanes, default=(0, 0))
+        links = [(one.pcie.width, one.pcie.max_width) for one in card.samples if one.pcie.width and one.pcie.max_width]
+        width, most = max(links, default=(0, 0))
         if card.number is not None and card.number == view.device and width < most:
             return [
                 f"Its PCI Express link runs on {width} of {most} lanes: look at its slot, riser and firmware first."
@@ -600,10 +600,10 @@ def taking_turns(facts: Facts) -> Iterator[Finding]:
             view,
             "devices_take_turns",
             any_ns - sums / len(views),
-            f"{len(views)} GPUs take turns: for {each_text(view, any_ns)} one of them works, and next to never two.",
+            f"{len(views)} GPUs take turns: for {each_text(view, any_ns)} one of them works, and hardly ever two.",
             [f"Busy are {each}."],
-            "Give them work at once: parts of a batch in a pipeline, each layer divided among all of them (tensor "
-            "parallelism), or a copy of the model on each. If it fits on one GPU, use one.",
+            "Give them work at the same time: parts of a batch in a pipeline, each layer divided among all of them "
+            "(tensor parallelism), or a copy of the model on each. If it fits on one GPU, use one.",
             where=", ".join(one.text for one in views),
         )
 

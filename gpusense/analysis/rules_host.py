@@ -334,17 +334,17 @@ def _waiting_for_python(view: View, cause: Cause) -> Finding:
         view,
         "starved",
         cause.total_ns,
-        f"{view.text} is idle for {each_text(view, cause.total_ns)}, because another thread holds Python's interpreter "
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, because another thread holds the GIL "
         "while the host would launch.",
         [
             (
-                f"Most of {count_text(len(cause.gaps), 'gap')} come from 5 ms between two launches, or a multiple: so "
-                "long a thread keeps the interpreter when others wait. They lie at no one place."
+                f"Around most of {count_text(len(cause.gaps), 'gap')} it takes 5 ms from launch to launch, or a "
+                "multiple: so long a thread keeps the GIL when others wait. They are not all at one place."
             ),
             *([f"Threads beside the main one: {', '.join(threads[:5])}."] if threads else []),
         ],
-        "Move what that thread computes to a process, or into code that lets the interpreter go, as NumPy's. A shorter "
-        "sys.setswitchinterval() makes each wait shorter.",
+        "Move what that thread computes to a process, or into code that releases the GIL, as much of NumPy does. A "
+        "shorter sys.setswitchinterval() makes each wait shorter.",
         confidence="medium",
         where="another thread",
     )
@@ -416,7 +416,7 @@ class _Loader(NamedTuple):
     @property
     def text(self) -> str:
         if self.first:
-            return "The first batch of an epoch takes the DataLoader long"
+            return "The first batch of an epoch takes the DataLoader a long time"
         if self.workers == 0:
             return "The DataLoader has no workers, so the main thread makes each batch"
         workers = "" if self.workers is None else f"'s {count_text(self.workers, 'worker')}"

@@ -105,7 +105,7 @@ def _reasons(session: Session, device: int) -> Iterator[str]:
 
 
 def missing_text(session: Session, one: Sampling) -> str:
-    """ "12 of 739 samples are missing: 12.0 ms at one place, …"; "" where none are."""
+    """ "12 of 739 samples are missing, 12.0 ms, all of it 432 ms after the start: …"; "" where none are."""
     if not one.gaps:
         return ""
     which = "all of it" if one.gaps == 1 else f"at {one.gaps} places, {time_text(one.longest_gap_ns)} of it"

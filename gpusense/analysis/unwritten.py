@@ -81,7 +81,7 @@ def _ended(meta: dict[str, Any]) -> list[str]:
     if not isinstance(how, str):
         return []
     more = f", {_SIGNALS[how]}" if how in _SIGNALS else ""
-    return [f"the program ended by {how}{more}; of what it did in its last second something may be missing"]
+    return [f"the program was ended by {how}{more}; some of what it did in its last second may be missing"]
 
 
 def sampling_notes(session: Session) -> list[str]:

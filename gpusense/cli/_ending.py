@@ -26,7 +26,7 @@ _SILENT_S = 1.0  # that working out the answer may take without a word
 _MOST_NAMED = 3  # programs that are not recorded
 _ANSWERED = "answered"  # empty file in a run's folder: nobody else need answer
 _IN_MEMORY = (
-    "gpusense: Nothing is kept of this run: the program ended by %s, and --live keeps records only in its memory.\n"
+    "gpusense: Nothing is kept of this run: the program was ended by %s, and --live keeps records only in its memory.\n"
 )
 
 

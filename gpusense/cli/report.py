@@ -65,7 +65,7 @@ def _report(arguments: argparse.Namespace) -> int:
         _text(session)
     else:
         elsewhere = arguments.output is None and _is_a_file(sys.stdout)
-        _written(session, form, target, "; nothing to standard output, for which there is -o -" * elsewhere)
+        _written(session, form, target, "; nothing went to standard output (-o - writes there)" * elsewhere)
     if arguments.open and target is not None:
         show(target)
     return 0

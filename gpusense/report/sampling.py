@@ -16,7 +16,7 @@ def remarks(session: Session) -> list[str]:
     found, rows = [], session.once(block_shares)
     for one in samplings_moved(session):
         device = device_text(session.devices, "cuda", one.device)
-        error = "nobody knows how much" if one.clock_error_ns is None else time_text(one.clock_error_ns)
+        error = "an unknown time" if one.clock_error_ns is None else time_text(one.clock_error_ns)
         begin, end = (since_text(session, at) for at in (one.start_ns, one.end_ns))
         found.append(
             f"{device}: {count_text(one.samples, 'sample')} of {time_text(one.interval_ns)}, from {begin} to {end} "

@@ -15,7 +15,7 @@ _NAME, _PATH = 40, 160  # longest
 def open_at_end(paths: Sequence[Path]) -> str:
     """Says of blocks that they have the attribute :data:`OPEN_AT_END`; the last is that which began last."""
     last = one_line(" › ".join(one_line(name, _NAME) for name in paths[-1]), _PATH)
-    which = "" if len(paths) == 1 else " at last"
+    which = "" if len(paths) == 1 else " the last of them"
     has, their = ("has", "its time is") if len(paths) == 1 else ("have", "their times are")
     return f"{count_text(len(paths), 'block')} {has} no end,{which} “{last}”: {their} at least what is shown"
 
@@ -25,7 +25,7 @@ def ended_text(meta: Mapping[str, Any]) -> str:
     if meta.get("complete") is not False:
         return ""
     how = meta.get(ENDED_BY)
-    return f"the program ended by {how}" if how else "the program was killed or still runs"
+    return f"the program was ended by {how}" if how else "the program was killed or still runs"
 
 
 class Unrecorded:

@@ -296,7 +296,9 @@ class Writer:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
             self._fd = self._opened_again()
             if self._fd is None:
-                self.failure = f"the program closed its descriptor after {self.size_bytes} bytes, and the file is gone"
+                self.failure = (
+                    f"the program closed its descriptor after {self.size_bytes} bytes and left no way back to it"
+                )
                 return False
         rest = memoryview(data)
         try:
@@ -313,7 +315,7 @@ class Writer:
         return True
 
     def _opened_again(self) -> int | None:
-        """Another descriptor; None where the file is no longer at its path."""
+        """Another descriptor; None where the file is no longer at its path, or another process claims it."""
         try:
             fd = claim(self.path)
         except (OSError, SessionError):

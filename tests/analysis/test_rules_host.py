@@ -241,7 +241,9 @@ def test_a_range_of_torch_s_own_profiler_is_a_loader_too():
 
 def test_a_loader_that_begins_anew_with_each_epoch_is_to_keep_its_workers():
     found = loading(lambda step: 400 * (step % 20 == 0), epoch=20)
-    assert found.title.startswith("The first batch of an epoch takes the DataLoader long: every 20 steps GPU 0 is idle")
+    assert found.title.startswith(
+        "The first batch of an epoch takes the DataLoader a long time: every 20 steps GPU 0 is idle"
+    )
     assert "persistent_workers=True" in found.fix
 
 
@@ -323,7 +325,7 @@ def test_what_sleeps_at_one_place_or_seldom_waits_for_no_other_thread(steps, pla
             loop.kernels(1, MS, 4 * MS if place < places else 0, f"part_{place}")
     found = verdict(loop.session())
     assert found.kind == "starved"
-    assert "interpreter" not in found.title
+    assert "GIL" not in found.title
 
 
 def test_devices_that_wait_for_the_host_by_turns_take_none():

@@ -193,7 +193,7 @@ def test_every_format_is_written_beside_the_session(capsys, monkeypatch, tmp_pat
     with open(tmp_path / "redirected", "w") as empty, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", empty)
         assert cli.main(["report", str(source), form]) == 0
-    assert capsys.readouterr().err.endswith(" (replaced); nothing to standard output, for which there is -o -\n")
+    assert capsys.readouterr().err.endswith(" (replaced); nothing went to standard output (-o - writes there)\n")
     assert (tmp_path / "redirected").read_bytes() == b""
 
 

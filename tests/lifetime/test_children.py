@@ -288,7 +288,7 @@ def test_a_child_that_is_killed_leaves_what_was_recorded(gpu, tmp_path):
     )
     done = gpu("-o", "s.gpusense", "program.py")
     assert done.returncode == 0, done.stderr
-    assert "The program ended by a signal, a crash or exec; " in done.stderr
+    assert "The program was ended by a signal, a crash or exec; " in done.stderr
     assert kernels(whole(tmp_path / "s.gpusense")) == 3
 
 

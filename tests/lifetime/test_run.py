@@ -217,7 +217,7 @@ def test_exit_from_under_everything(tmp_path, live):
 def named(how):
     """What ended a program, as the answer says it where the program's parent has not asked yet."""
     return {
-        "exec": "exec, or by the C library's _exit; of what it did in its last second something may be missing.",
+        "exec": "exec, or by the C library's _exit; some of what it did in its last second may be missing.",
         "6": "SIGABRT, a crash: gpusense run -X faulthandler says where",
         "9": "SIGKILL, sent by somebody, or by a system that is short of memory",
     }[how]
@@ -244,13 +244,13 @@ def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
         done = traced("--no-keep", name, how, cwd=tmp_path, TMPDIR=str(tmp_path))
         assert (done.returncode, done.stdout) == (ended, "alone\n")
         said = " ".join(done.stderr.split())
-        assert said.count(f"The program ended by {named(how)}") == 1
+        assert said.count(f"The program was ended by {named(how)}") == 1
         assert "1 block has no end, “last”: its time is at least what is shown." in said
         assert "records: 2 listed" in done.stderr
         assert [path.name for path in tmp_path.iterdir()] == [name]
     done = traced("-o", "page.html", "--quiet", name, "9", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    assert f"<p class='note'>The program ended by {named('9')}" in (tmp_path / "page.html").read_text()
+    assert f"<p class='note'>The program was ended by {named('9')}" in (tmp_path / "page.html").read_text()
     done = traced("-o", "kept.gpusense", "--quiet", name, "9", cwd=tmp_path)
     session = load(tmp_path / "kept.gpusense")
     (block,) = session.blocks

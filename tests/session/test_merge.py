@@ -201,8 +201,8 @@ def test_what_a_process_could_not_record_is_still_told():
     merged = merge([one, two])
     assert (merged.meta["complete"], merged.meta["ended_by"]) == (False, "SIGKILL")
     said = " ".join(" ".join(text.full(merged)).split())
-    assert said.count("Rank 1: the program ended by SIGKILL, sent by somebody, or by a system") == 2
-    assert "passes were not timed, the program ended by SIGKILL" in said
+    assert said.count("Rank 1: the program was ended by SIGKILL, sent by somebody, or by a system") == 2
+    assert "passes were not timed, the program was ended by SIGKILL" in said
     assert "wait_ns" not in dict(merged.summary().operations[0].reasons)  # waits were asked for, and there were none
 
 

@@ -23,5 +23,5 @@ def test_what_has_no_record_is_made_of_its_boundaries():
     assert open_at_end([("step",)]) == "1 block has no end, “step”: its time is at least what is shown"
     paths = [("step",), ("step", "backward")]
     assert open_at_end(paths) == (
-        "2 blocks have no end, at last “step › backward”: their times are at least what is shown"
+        "2 blocks have no end, the last of them “step › backward”: their times are at least what is shown"
     )

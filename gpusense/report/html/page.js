@@ -75,7 +75,7 @@ function foot() {
   const records = h("p", {}, [`Records: ${seen.records}`, ...seen.counters.map(([name, value]) => `${name} ${value.toLocaleString("en")}`)].join(" · "));
   return [records, line("Sources", seen.backends), line("gpusense itself used", seen.overhead),
     seen.threshold ? h("p", {}, `Reports in text and JSON list calls of ${seen.threshold} and more one by one.`) : null,
-    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, length, why]) => `from ${time(at)} (${length}), ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} times more` : "")) : null,
+    seen.unseen.length ? h("p", {}, "Capture was off: " + seen.unseen.map(([at, length, why]) => `from ${time(at)} (${length}), ${why}`).join(" · ") + (seen.more_unseen ? ` · and ${seen.more_unseen.toLocaleString("en")} more` : "")) : null,
     h("p", {}, `gpusense ${seen.version}. One file, no request: everything on this page is in it.`)].filter(Boolean);
 }
 

@@ -168,7 +168,7 @@ def test_a_session_file_has_them_and_the_setting_is_fixed_while_recording(
     assert session.meta["capture"]["state"] == "blocks"
     assert session.meta["sources"]["block_times"]["timed"] == 15
     assert session.counters.seen == 30
-    assert "kernels='every' takes hold when it begins next" in caplog.text
+    assert "kernels='every' takes effect with the next one" in caplog.text
 
 
 def test_doctor_says_whether_it_would_work_and_whether_it_is_asked_for(driver, monkeypatch):

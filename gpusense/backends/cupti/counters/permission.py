@@ -50,7 +50,7 @@ def under_mps(root: str = "/") -> Unavailable | None:
         return None  # it was killed, and left its files; in a container its number may be that of another machine
     return Unavailable(
         "counters",
-        f"this program runs under CUDA MPS ({folder}), whose server works for all its programs in one",
+        f"this program runs under CUDA MPS ({folder}), whose server runs the work of all its programs in one context",
         "end it (`echo quit | nvidia-cuda-mps-control`), or name an empty folder in CUDA_MPS_PIPE_DIRECTORY",
     )
 
