@@ -334,8 +334,8 @@ def _waiting_for_python(view: View, cause: Cause) -> Finding:
         view,
         "starved",
         cause.total_ns,
-        f"{view.text} is idle for {each_text(view, cause.total_ns)}, because another thread holds the GIL "
-        "while the host would launch.",
+        f"{view.text} is idle for {each_text(view, cause.total_ns)}, because another thread holds the "
+        "interpreter's lock (the GIL) while the host would launch.",
         [
             (
                 f"Around most of {count_text(len(cause.gaps), 'gap')} it takes 5 ms from launch to launch, or a "

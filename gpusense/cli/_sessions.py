@@ -219,11 +219,11 @@ def _without_launcher(sessions: list[Any]) -> list[Any]:
     """Without the one that began the run where all that was recorded is of processes it started; what run it was stays
     known, and its samples of the devices stay."""
     empty = [one for one in sessions if not one.records and not one.aggregates and one.meta.get("run")]
-    launchers = [one for one in empty if one is sessions[0] or (one.meta.get(CHILDREN) and _place(one)[0])]
+    launchers = [
+        one for one in empty if one is sessions[0] or (one.meta.get(CHILDREN) and one.meta.get("rank") is None)
+    ]
     ranks = [one for one in sessions if not any(one is other for other in launchers)]
-    if not ranks:
-        return sessions
-    return _with_samples(ranks, launchers)
+    return _with_samples(ranks, launchers) if ranks else sessions
 
 
 def _with_samples(sessions: list[Any], launchers: list[Any]) -> list[Any]:
