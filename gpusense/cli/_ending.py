@@ -55,6 +55,8 @@ class Ending:
         self._passes = Passes(settings.block, settings.passes or (1, 1)) if settings.block is not None else None
         self._pid = os.getpid()
         self._done = False
+        # Where the answer finds what it imports, whatever the program makes of sys.path or has in its folder.
+        self._search = [folder for folder in sys.path if folder not in ("", os.getcwd())]
         self._stderr = file_of(2)
 
     def session_file(self) -> str | None:
@@ -161,9 +163,11 @@ class Ending:
             facts[CHILDREN] = [os.path.basename(path) for path in children]
         searched, waiting = gc.isenabled(), Waiting(self._write)
         gc.disable()  # the program's objects are many, and hardly any of ours is garbage
+        search, sys.path = sys.path, self._search
         try:
             answer = self._worked_out()
         finally:
+            sys.path = search
             waiting.end()
             if searched:
                 gc.enable()

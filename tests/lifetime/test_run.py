@@ -223,6 +223,18 @@ def named(how):
     }[how]
 
 
+def test_the_answer_imports_nothing_of_the_programs(tmp_path):
+    """What it needs is there as at the start, whatever the program has made of the search path or calls its files."""
+    (tmp_path / "its").mkdir()
+    for name in ("textwrap", "bisect", "statistics", "json"):
+        (tmp_path / "its" / f"{name}.py").write_text("raise SystemError")
+    code = "import gpusense, sys\nwith gpusense.trace('x'):\n    pass\nsys.path.clear()\n"
+    done = traced(os.path.join("its", program(tmp_path / "its", code)), cwd=tmp_path)
+    assert done.returncode == 0
+    assert "could not be ended" not in done.stderr
+    assert "records: 1 listed" in done.stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process can wait for its children alone")
 def test_a_program_that_cannot_answer_is_answered_for(tmp_path):
     """A crash, exec and SIGKILL in the middle; the program sees no child, and nobody who reads its output waits."""
