@@ -56,7 +56,7 @@ class Ending:
         self._pid = os.getpid()
         self._done = False
         # Where the answer finds what it imports, whatever the program makes of sys.path or has in its folder.
-        self._search = [folder for folder in sys.path if folder not in ("", os.getcwd())]
+        self._search = [folder for folder in sys.path if folder not in ("", _folder())]
         self._stderr = file_of(2)
 
     def session_file(self) -> str | None:
@@ -248,6 +248,14 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except Exception:  # noqa: BLE001 - closed or full, or the program has replaced something of this
             pass
+
+
+def _folder() -> str:
+    """The current one; "" where that has been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _ended_by(status: int | None) -> str:

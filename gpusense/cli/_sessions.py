@@ -150,7 +150,8 @@ def joined(sessions: list[Any], limit_s: float = float("inf"), whole: bool = Tru
 
     from ..session import merge
 
-    until, known = monotonic() + limit_s, {_whole_path(session.meta.get("path") or "") for session in sessions}
+    until = monotonic() + limit_s
+    known = {_whole_path(path) for session in sessions if (path := session.meta.get("path"))}
     found: list[Any] = []
     missing: list[str] = []
     paths = [(path, session) for session in sessions for path in _companions(session)]

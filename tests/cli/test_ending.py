@@ -34,6 +34,13 @@ def ended(monkeypatch):
     return end
 
 
+def test_a_run_ends_in_a_folder_that_is_no_more(ended, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert ended(lambda *_, **__: ["all of it"], terminal=False) == ["all of it\n"]
+
+
 def test_a_terminal_says_so_while_an_answer_takes_long(ended):
     collected, wrote = [], threading.Event()
 
