@@ -163,7 +163,7 @@ class Ending:
             facts[CHILDREN] = [os.path.basename(path) for path in children]
         searched, waiting = gc.isenabled(), Waiting(self._write)
         gc.disable()  # the program's objects are many, and hardly any of ours is garbage
-        search, sys.path = sys.path, self._search
+        search, sys.path = sys.path, [*self._search, *sys.path]  # threads of the program may import, too
         try:
             answer = self._worked_out()
         finally:

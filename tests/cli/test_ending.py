@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -39,6 +40,21 @@ def test_a_run_ends_in_a_folder_that_is_no_more(ended, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert ended(lambda *_, **__: ["all of it"], terminal=False) == ["all of it\n"]
+
+
+def test_threads_of_the_program_find_their_modules_while_an_answer_is_made(ended, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before, seen = [*sys.path], []
+
+    def waiting(_):  # behind the beginning of the run
+        sys.path.insert(0, "its")
+        return SimpleNamespace(end=lambda: None)
+
+    monkeypatch.setattr(_ending, "Waiting", waiting)
+    ended(lambda *_, **__: seen.extend(sys.path) or ["all of it"], terminal=False)
+    assert "its" in seen
+    assert seen[0] in before
+    assert sys.path == ["its", *before]
 
 
 def test_a_terminal_says_so_while_an_answer_takes_long(ended):
