@@ -115,6 +115,10 @@ class WorkTable:
             self.kinds.append(kind)
         return number
 
+    def pairs(self) -> set[tuple[int, int]]:
+        """The numbers of kind and path of each row, once each."""
+        return set(zip(self.kind, self.path, strict=True))
+
     def path_of(self, path: Path) -> int:
         """The number of a block's path."""
         number = self._paths.get(path)

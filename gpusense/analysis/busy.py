@@ -91,16 +91,12 @@ def unseen(session: Session, key: DeviceKey) -> list[Interval]:
 def _at_work(session: Session) -> dict[tuple[str, int | None], set[str]]:
     """The roots of the processes that worked on each card."""
     work = session.work
-    used = {(card(work.kinds[kind].backend, work.kinds[kind].device), work.paths[path]) for kind, path in _pairs(work)}
+    used = {(card(work.kinds[kind].backend, work.kinds[kind].device), work.paths[path]) for kind, path in work.pairs()}
     used |= {(card(row.backend, row.device), row.path) for row in _on_device(session)}
     found: dict[tuple[str, int | None], set[str]] = {}
     for of, path in used:
         found.setdefault(of, set()).update(path[:1])
     return found
-
-
-def _pairs(work: WorkTable) -> set[tuple[int, int]]:
-    return set(zip(work.kind, work.path, strict=True))
 
 
 def device_order(key: DeviceKey) -> tuple[str, int]:

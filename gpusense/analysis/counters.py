@@ -380,7 +380,7 @@ def _by_work(session: Session, device: int) -> dict[Path, tuple[list[Stretch], i
         for number, kind in enumerate(work.kinds)
         if kind.device == device and kind.kind != "sync" and kind.timing == "device"
     }
-    used = {path for kind, path in set(zip(work.kind, work.path, strict=True)) if kind in kinds}
+    used = {path for kind, path in work.pairs() if kind in kinds}
     if not session.meta.get("processes"):
         return _runs(_turns(work, kinds, used), work.paths)
     found: dict[Path, tuple[list[Stretch], int]] = {}

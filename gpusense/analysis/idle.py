@@ -178,7 +178,7 @@ def hosts_of(session: Session) -> Callable[[DeviceKey], Host]:
     users: dict[DeviceKey, set[str | None]] = {}
     keys: list[DeviceKey] = [card(one.backend, one.device) for one in work.kinds]
     if merged:
-        for kind, path in set(zip(work.kind, work.path, strict=True)):
+        for kind, path in work.pairs():
             if work.kinds[kind].kind != "sync":
                 users.setdefault(keys[kind], set()).add(roots[path])
     for row in compress(range(len(work)), map(telling.__getitem__, work.kind)):

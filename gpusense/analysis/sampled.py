@@ -102,7 +102,7 @@ def _users(session: Session) -> dict[int, set[str]]:
             found.setdefault(number, set()).update(root)
 
     work, merged = session.work, len(session.meta.get("processes") or ()) > 1
-    for kind, path in set(zip(work.kind, work.path, strict=True)) if merged else ((kind, 0) for kind in set(work.kind)):
+    for kind, path in work.pairs() if merged else ((kind, 0) for kind in set(work.kind)):
         one = work.kinds[kind]
         if one.kind in DEVICE_KINDS and one.timing == "device":
             add(one.backend, one.device, work.paths[path][:1])

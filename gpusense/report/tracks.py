@@ -111,7 +111,7 @@ def work_tracks(session: Session, work: WorkTable) -> tuple[list[WorkTrack], int
     and how many tracks are left out, because there are too many."""
     merged = bool(session.meta.get("processes"))
     root_of = [path[0] if merged and path else "Host" for path in work.paths]
-    pairs = set(zip(work.kind, work.path, strict=True)) if merged else {(kind, 0) for kind in set(work.kind)}
+    pairs = work.pairs() if merged else {(kind, 0) for kind in set(work.kind)}
     keys = {(kind, path): _key_of(work.kinds[kind], root_of[path]) for kind, path in pairs}
     ordered = sorted(set(keys.values()), key=_rank)
     hosts = [key for key in ordered if key[0] is None]
