@@ -4,6 +4,7 @@ import ctypes
 import threading
 from collections import deque
 from functools import partial
+from time import thread_time_ns
 from types import SimpleNamespace
 
 import pytest
@@ -174,6 +175,16 @@ def test_a_running_program_is_told_what_was_left_out(recording):
     for found in (recording.tracer.session(), recording.finish()):
         assert {name: getattr(found.counters, name) for name in left_out} == left_out
         assert found.unseen == [lasting]
+
+
+def test_reading_back_for_the_program_is_gpusense_s_own_time(recording):
+    gpusense.record_kernel("k", duration_ns=5_000)
+    before = thread_time_ns()
+    for _ in range(5):
+        recording.tracer.session()
+    took = thread_time_ns() - before
+    told = recording.finish().meta["overhead"]["answers_cpu_ns"]
+    assert 0 < told <= took
 
 
 def test_a_program_may_forget_what_was_recorded(recording):
