@@ -284,6 +284,11 @@ class FileStore:
             if self.writer.failure:  # not even its beginning fitted
                 raise SessionError(f"{self.writer.path}: {self.writer.failure}") from error
             raise
+        if not self._closed:  # what is written at the end alone
+            from ..session._replay import with_recorders  # load() has it
+
+            session.counters = with_recorders(session.counters, known.counters())
+            session.unseen = known.all_unseen()
         damage = session.meta.setdefault("damage", [])
         if self.writer.failure and (early := ended_early(self.writer.failure)) not in damage:  # END did not fit
             damage.append(early)

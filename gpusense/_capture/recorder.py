@@ -170,7 +170,7 @@ class Recorder:
         self._losses = Losses(self.start_ns)
         self._forgotten: dict[str, int] = {}  # of the counters that go on, by the last reset
         self.counted: dict[int, CounterColumns] = {}  # device → the last samples of hardware counters, half a second
-        self._drain_cpu_ns = self._tick_cpu_ns = 0
+        self._drain_cpu_ns = self._tick_cpu_ns = self._answers_cpu_ns = 0
         self._get_ident = threads.thread_id()
         self._inside: set[int] = set()  # threads that are in here: what they ask besides, by surprise, is refused
         self._slowed_ns = 0  # of the program's launches, for the budget
@@ -1103,6 +1103,7 @@ class Recorder:
             "overhead": {
                 "drain_cpu_ns": self._drain_cpu_ns,
                 "thread_cpu_ns": self._tick_cpu_ns,
+                **({"answers_cpu_ns": self._answers_cpu_ns} if self._answers_cpu_ns else {}),
                 "thread_s": self.spent_s,
                 **self.sources.cpu_ns(),
                 **self._budget.facts(self._end_ns or now_ns(), self.store.threshold),
@@ -1137,7 +1138,11 @@ class Recorder:
 
             return Session(meta={"mode": self.store.mode, "reason": BY_SURPRISE})
         self._bring_up_to_date()
-        return self.store.session(self, each_block)
+        began = thread_time()
+        try:
+            return self.store.session(self, each_block)
+        finally:
+            self._answers_cpu_ns += int((thread_time() - began) * 1e9)
 
     def snapshot(self) -> "Session":
         """What is in memory: where a file is written, a session without records."""

@@ -1,4 +1,4 @@
-"""Under which conditions two sets of runs ran: clocks, devices and software, where they differ."""
+"""Under which conditions two sets of runs ran: programs, clocks, devices and software, where they differ."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,6 +12,8 @@ from .sampled import concerned
 
 #: A difference of clocks that is not worth a word.
 _SAME_CLOCK = 0.02
+#: Command lines of a side that are shown, as of runs with one seed each.
+_SHOWN = 3
 _Side = Sequence[Session]
 
 
@@ -27,19 +29,31 @@ def names(session: Session) -> str:
 
 
 def conditions(before: _Side, after: _Side, same_kernels: bool = False) -> list[str]:
-    """What differs, most telling first: "same kernels, SM clock 12 % lower (1,980 → 1,742 MHz)", "torch 2.9 → 2.11".
+    """What differs, most telling first: "program: a.py → b.py", "same kernels, SM clock 12 % lower (1,980 → 1,742
+    MHz)", "torch 2.9 → 2.11".
 
     Clocks are what hardware counters say of the devices' work, else medians of the samples in which one was busy.
     ``same_kernels``: both sides launched the same.
     """
     same = "same kernels, " if same_kernels else ""
     clocks = [f"{same}{sentence}" for sentence in _clocks(before, after)]
-    return [*clocks, *_throttling(before, after), *_devices(before, after), *_software(before, after)]
+    rest = (_throttling, _devices, _software)
+    return [*_programs(before, after), *clocks, *(line for told in rest for line in told(before, after))]
 
 
 def clocks_are_known(before: _Side, after: _Side) -> bool:
     """Whether both sides were sampled, so that a slower clock would show."""
     return bool(_both(before, after, _SM_CLOCKS))
+
+
+def _programs(before: _Side, after: _Side) -> Iterator[str]:
+    """Where both sides know what was run."""
+    runs = [[_texts(run.meta.get("run")) for run in side] for side in (before, after)]
+    sides = [sorted({str(one["command"]) for one in side if one.get("command")}) for side in runs]
+    if all(sides) and sides[0] != sides[1]:
+        more = [f" and {len(side) - _SHOWN} more" if len(side) > _SHOWN else "" for side in sides]
+        shown = [" or ".join(one_line(each, 120) for each in side[:_SHOWN]) for side in sides]
+        yield f"program: {shown[0]}{more[0]} → {shown[1]}{more[1]}"
 
 
 def _clocks(before: _Side, after: _Side) -> Iterator[str]:

@@ -272,8 +272,12 @@ def _times(
         rows = _tested(tested, "runs", benjamini_hochberg) + [row for row in rows if row.share < _TESTED_SHARE]
     elif len(before) == len(after) == 1:
         rows = _tested_calls(before[0], after[0], rows)
-    rows.sort(key=lambda row: -abs(row.effect_ns))
-    return (*totals, *rows)
+    return (*totals, *_heaviest_first(rows))
+
+
+def _heaviest_first(rows: list[TimeChange]) -> list[TimeChange]:
+    """By what they changed; those that changed nothing by their share."""
+    return sorted(rows, key=lambda row: (-abs(row.effect_ns), -row.share))
 
 
 def _tested(rows: list[TimeChange], basis: str, adjust: Callable[[Sequence[float]], list[float]]) -> list[TimeChange]:
@@ -365,7 +369,7 @@ def _block_times(
     for row in rows:
         (tested if row.basis == "passes" or (decisive and row.share >= _TESTED_SHARE) else left).append(row)
     found = _tested(tested, "runs" if decisive else "passes", benjamini_hochberg) + left
-    return tuple(sorted(found, key=lambda row: -abs(row.effect_ns)))
+    return tuple(_heaviest_first(found))
 
 
 def _on_device(what: str, nodes: list[list[BlockNode]], share: float, decisive: bool) -> list[TimeChange]:

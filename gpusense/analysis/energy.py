@@ -1,13 +1,14 @@
 """Energy of each block, from the monitor's samples of the whole device."""
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
 from .._records.metrics import GpuMetrics
 from .._records.records import BlockRecord, Path
 from ..session import Session
+from .anomalies import median
 from .intervals import Interval, intersect, total, union
 from .sampled import SampledCard, sampled
 
@@ -18,7 +19,8 @@ class BlockEnergy(NamedTuple):
     path: Path
     passes: int
     joules: float  # while at least one pass was open; blocks inside count here too
-    sampled_share: float  # of the block's time that lies between the first and the last sample
+    sampled_share: float  # of the block's time: of passes in which a sample was taken
+    estimated: bool  # most passes lie between two samples: their power is that of around them
 
     @property
     def joules_per_pass(self) -> float:
@@ -70,13 +72,17 @@ def _device(card: SampledCard, passes: dict[Path, list[Interval]]) -> DeviceEner
         return DeviceEnergy(card.number, None, None, _why_not(samples), 0.0, (), card.text, card.worked)
     until, times = curve
     seen = [(times[0], times[-1])]
+    apart = median(after - before for before, after in itertools.pairwise(times))
     blocks = []
     for path, spans in passes.items():
         open_time = union(spans)
         inside = intersect(open_time, seen)
         length = total(open_time)
         joules = sum(until(end) - until(start) for start, end in inside)
-        blocks.append(BlockEnergy(path, len(spans), joules, total(inside) / length if length else 0.0))
+        own = [(start, end) for start, end in inside if bisect_left(times, start) < bisect_right(times, end)]
+        share = total(own) / length if length else 0.0
+        short = median(end - start for start, end in spans) < apart
+        blocks.append(BlockEnergy(path, len(spans), joules, share, short))
     blocks.sort(key=lambda block: -block.joules)
     seconds, joules = (times[-1] - times[0]) / 1e9, until(times[-1]) - until(times[0])
     return DeviceEnergy(card.number, joules, method, None, seconds, tuple(blocks), card.text, card.worked)

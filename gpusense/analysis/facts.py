@@ -87,6 +87,25 @@ class Facts:
         return whole[1] - whole[0] if whole else 0
 
     @cached_property
+    def own_cpu_ns(self) -> int | None:
+        """Processor time of gpusense itself in the program, of all processes; None where it was not measured."""
+        found = self.session.meta.get("overhead")
+        spent = [
+            value
+            for name, value in (found if isinstance(found, dict) else {}).items()
+            if name.endswith("cpu_ns") and isinstance(value, int | float)
+        ]
+        return round(sum(spent)) if spent else None
+
+    @cached_property
+    def own_share(self) -> float | None:
+        """The same of the run, 1 for one core of each process; None where it is not known."""
+        if self.own_cpu_ns is None or not self.window_ns:
+            return None
+        processes = sum(isinstance(one, dict) for one in self.session.meta.get("processes") or ())
+        return self.own_cpu_ns / self.window_ns / max(1, processes)
+
+    @cached_property
     def work(self) -> WorkTable:
         """All work in the order of starts."""
         return self.session.work.ordered()

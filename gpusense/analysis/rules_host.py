@@ -30,6 +30,8 @@ _SHORT_NS = 20_000
 _FAR_LONGER = 3
 #: What happens in so few steps says little about a longer run.
 _ONCE = 2
+#: gpusense's own processor time from which on what the host did may be that; a share of the run.
+_OWN_LOAD = 0.1
 #: What is made at its first use need not be used in the first step: so many may go by before.
 _FIRST_FEW = 5
 
@@ -849,12 +851,24 @@ def _longest_pause(view: View, divided: StartUp) -> list[str]:
     return [f"The longest pause of {view.text} is {time_text(spent)}, from {since} on, between {before} and {after}."]
 
 
-RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    launch_bound,
-    synchronising,
-    host,
-    interludes,
-    recompilation,
-    allocations,
-    start_ups,
+def _but_for_own_load(rule: Callable[[Facts], Iterator[Finding]]) -> Callable[[Facts], Iterator[Finding]]:
+    """What ``rule`` finds; hardly sure where gpusense itself kept the host busy."""
+
+    def rated(facts: Facts) -> Iterator[Finding]:
+        own, share = facts.own_cpu_ns, facts.own_share
+        if own is None or share is None or share <= _OWN_LOAD:
+            yield from rule(facts)
+            return
+        but = f"gpusense itself used {time_text(own)} of CPU, {percent_text(share)} of the run: it may be that."
+        for found in rule(facts):
+            yield found._replace(confidence="low", evidence=(but, *found.evidence))
+
+    return rated
+
+
+RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = tuple(
+    map(
+        _but_for_own_load,
+        (launch_bound, synchronising, host, interludes, recompilation, allocations, start_ups),
+    )
 )

@@ -5,6 +5,7 @@ import glob
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .._runtime.errors import GpuSenseError
 from .._runtime.text import count_text, terminal
@@ -41,7 +42,6 @@ def main(arguments: argparse.Namespace) -> int:
     """0, or 3 where ``--fail-over`` was passed and exceeded."""
     from .._capi import demangle
     from ..report import compare
-    from ._sessions import loaded
 
     paths = _sides(arguments.sides, arguments.before, arguments.after)
     sources = [path for side in paths for path in side]
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
     target = _target(arguments)
     refuse_over_itself(target, sources)
     demangle.bring_in()
-    before, after = ([loaded([path]) for path in side] for side in paths)
+    before, after = ([_loaded(path) for path in side] for side in paths)
     code = int(
         compare.command(
             before,
@@ -63,6 +63,15 @@ def main(arguments: argparse.Namespace) -> int:
     if target is not None:
         sys.stderr.write(terminal(f"written: {target}\n"))
     return code
+
+
+def _loaded(path: str) -> Any:
+    """The session, which has the name that it was asked for by: one of several processes has none of its own."""
+    from ._sessions import loaded
+
+    session = loaded([path])
+    session.meta.setdefault("path", os.path.normpath(path))
+    return session
 
 
 def _target(arguments: argparse.Namespace) -> str | None:

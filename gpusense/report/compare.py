@@ -10,7 +10,7 @@ from ..analysis.anomalies import median
 from ..analysis.diff import CountChange, Diff, TimeChange, compare
 from ..analysis.diff_counters import CounterChange
 from ..analysis.operation import WAYS
-from ..analysis.significance import DECISIVE_RUNS
+from ..analysis.significance import DECISIVE_RUNS, EFFECT, LEVEL
 from ..session import Session
 from .files import output
 from .html.page import escape, page_file, policy
@@ -265,7 +265,7 @@ def _times(times: Sequence[TimeChange]) -> str:
                 _named(row.what),
                 *_before_after(row),
                 _change(row),
-                f"{row.verdict}{'' if row.decides or row.probability is None else _HERE}",
+                f"{_verdict(row)}{'' if row.decides or row.probability is None else _HERE}",
                 "–" if row.probability is None else f"{row.probability:.2g}",
                 f"{len(row.before):,} / {len(row.after):,} {row.basis if row.basis != 'untested' else 'runs'}",
             )
@@ -372,7 +372,7 @@ def _counted(diff: Diff, row: CounterChange) -> tuple[str, ...]:
         f"{block}{f' · GPU {row.device}' if several else ''}: {row.figure}",
         *(before, after),
         f"{points:+.1f} points" if row.unit == "%" and points else _change(row),
-        row.verdict + (_HERE if row.verdict in _SIGNS and row.basis != "runs" else ""),
+        _verdict(row) + (_HERE if row.verdict in _SIGNS and row.basis != "runs" else ""),
     )
 
 
@@ -395,10 +395,16 @@ def _spread(diff: Diff) -> str:
 def _sure(row: TimeChange) -> str:
     if row.probability is None:
         return row.verdict
-    if row.decides or row.verdict == "no difference shown":
-        return f"{row.verdict} (p {row.probability:.2g})"
+    if row.decides or row.verdict not in _SIGNS:
+        return f"{_verdict(row)} (p {row.probability:.2g})"
     samples = f", {min(len(row.before), len(row.after))} {row.basis}" if row.basis in ("calls", "passes") else ""
     return f"{row.verdict}{_HERE} (p {row.probability:.2g}{samples})"
+
+
+def _verdict(row: TimeChange | CounterChange) -> str:
+    """In words that a small p does not contradict: what is sure may be too small to be called a difference."""
+    sure = row.probability is not None and row.probability <= LEVEL
+    return row.verdict if row.verdict in _SIGNS or not sure else f"less than {EFFECT * 100:g} %"
 
 
 def _more(count: int) -> list[str]:

@@ -262,19 +262,12 @@ def _hang(session: Session) -> Iterator[str]:
 
 def _overhead(session: Session, facts: Facts) -> str:
     """What gpusense itself took: processor time in the program, and time before its first line and after its last."""
-    found = session.meta.get("overhead")
-    spent = [
-        value
-        for name, value in (found if isinstance(found, dict) else {}).items()
-        if name.endswith("cpu_ns") and isinstance(value, int | float)
-    ]
-    if not facts.device_operations or (spent and not sum(spent)):
+    spent = facts.own_cpu_ns
+    if not facts.device_operations or spent == 0:
         return ""
-    if not spent:
+    if spent is None:
         return "gpusense's own use of the CPU was not measured"
-    processes = max(1, len(_processes(session)))  # whose times are summed up
-    share = sum(spent) / facts.window_ns / processes if facts.window_ns else None
-    return f"gpusense used {time_text(sum(spent))} of CPU ({percent_text(share)} of the run){_beside(session)}"
+    return f"gpusense used {time_text(spent)} of CPU ({percent_text(facts.own_share)} of the run){_beside(session)}"
 
 
 def _beside(session: Session) -> str:

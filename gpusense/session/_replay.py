@@ -10,7 +10,7 @@ from .._aggregation.placement import with_owner
 from .._attribution.boundaries import CLOSE, GONE, OPEN, Boundary
 from .._capi import demangle
 from .._decode.names import NameCache, Names
-from .._records.records import BlockRecord, GpuKernel, Path
+from .._records.records import BlockRecord, Counters, GpuKernel, Path
 from .._runtime.process import is_written
 from . import _format as file
 from ._block_chunks import unpacked
@@ -288,25 +288,29 @@ def replay(
     session.busy = pipeline.ledger.busy()
     pipeline.work.sort()
     session.take_work(pipeline.work)
-    counted, outside = pipeline.counters(), session.counters
-    session.counters = counted._replace(
-        dropped=outside.dropped,
-        missed=outside.missed,
-        foreign_buffers=outside.foreign_buffers,
-        sink_errors=outside.sink_errors,
-        bytes_dropped=outside.bytes_dropped,
-        bytes_too_long=outside.bytes_too_long,
-        failed_blocks=outside.failed_blocks,
-        shed_blocks=outside.shed_blocks,
-        ignored_records=outside.ignored_records,
-        unsent_records=outside.unsent_records,
-        unread_at_end=outside.unread_at_end,
-    )
+    session.counters = with_recorders(pipeline.counters(), session.counters)
     session.meta["threshold_ns"] = pipeline.limits.threshold_ns
     session.meta["trace_all"] = pipeline.limits.trace_all
     if state.damage:
         session.meta.setdefault("damage", []).extend(state.damage)
     return session
+
+
+def with_recorders(counted: Counters, recorder: Counters) -> Counters:
+    """``counted`` from the records of a file, and of what they cannot tell what the ``recorder`` has counted."""
+    return counted._replace(
+        dropped=recorder.dropped,
+        missed=recorder.missed,
+        foreign_buffers=recorder.foreign_buffers,
+        sink_errors=recorder.sink_errors,
+        bytes_dropped=recorder.bytes_dropped,
+        bytes_too_long=recorder.bytes_too_long,
+        failed_blocks=recorder.failed_blocks,
+        shed_blocks=recorder.shed_blocks,
+        ignored_records=recorder.ignored_records,
+        unsent_records=recorder.unsent_records,
+        unread_at_end=recorder.unread_at_end,
+    )
 
 
 def _end(reader: file.Reader) -> tuple[int, bool]:

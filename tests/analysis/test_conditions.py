@@ -61,6 +61,22 @@ def test_versions_that_differ_are_told(before, after, told):
     assert conditions([run(**before)], [run(**before)]) == []
 
 
+def test_another_program_is_told_first():
+    def of(command, mhz=1980.0):
+        return run(mhz, run={"command": command, "label": "x"})
+
+    assert conditions([of("vae.py")], [of("classifier.py", 1742.0)]) == [
+        "program: vae.py → classifier.py",
+        "SM clock 12 % lower (1,980 → 1,742 MHz)",
+    ]
+    seeds = [of(f"vae.py {seed}") for seed in range(5)]
+    assert conditions(seeds, [of("a.py"), of("b.py")]) == [
+        "program: vae.py 0 or vae.py 1 or vae.py 2 and 2 more → a.py or b.py"
+    ]
+    assert conditions(seeds, seeds[::-1]) == []
+    assert conditions([of("vae.py")], [run(1980.0)]) == []  # of which nobody knows
+
+
 def test_of_several_runs_all_versions_are_told():
     sides = [run(python="3.11"), run(python="3.12")], [run(python="3.12")]
     assert conditions(*sides) == ["Python 3.11 or 3.12 → 3.12"]

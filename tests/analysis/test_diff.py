@@ -137,6 +137,15 @@ def test_a_kind_recorded_on_one_side_only_is_a_note_and_no_failure():
     assert any("from none" in failure for failure in grown.failures(0.0))
 
 
+def test_where_nothing_changed_the_heaviest_is_first():
+    rows = [kernel(name, at, at + length) for name, at, length in (("a", 0, 10), ("c", 20, 30), ("b", 60, 20))]
+    blocks = [block((name,), at, end, number=at + 1) for name, at, end in (("x", 0, 15), ("z", 20, 50), ("y", 60, 81))]
+    both = [session(*rows, *blocks, end=100)]
+    diff = compare(both, both)
+    assert [row.what for row in diff.times] == ["wall time", "GPU busy", "c", "b", "a"]
+    assert [row.what for row in diff.blocks] == ["z", "y", "x"]
+
+
 def test_a_slower_kernel_is_found_among_runs_and_its_neighbours_are_not():
     before = [run_of(seed) for seed in range(8)]
     after = [run_of(300 + seed, gemm=1.3) for seed in range(8)]

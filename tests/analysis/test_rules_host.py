@@ -50,6 +50,18 @@ def launching(steps, slow=0, stall_at=None):
     return loop.session()
 
 
+@pytest.mark.parametrize(("own_ns", "sure"), [(None, "high"), (0, "high"), (4 * MS, "high"), (30 * MS, "low")])
+def test_what_may_be_gpusense_s_own_load_is_hardly_sure(own_ns, sure):
+    run = launching(30)
+    assert run.meta["end_ns"] - T0 < 120 * MS
+    run.meta["overhead"] = {} if own_ns is None else {"drain_cpu_ns": own_ns, "thread_cpu_ns": 0, "thread_s": 9.9}
+    (found,) = of_kind(run, "launch_bound")
+    assert found.confidence == sure
+    said = [line for line in found.evidence if "gpusense" in line]
+    assert len(said) == (sure == "low")
+    assert all(line.startswith("gpusense itself used 30.0 ms of CPU, ") for line in said)
+
+
 def test_launches_that_take_long_now_and_then_are_the_same_cause():
     (found,) = [one for one in findings(launching(30, stall_at=20)) if one.share]
     assert found.kind == "launch_bound"

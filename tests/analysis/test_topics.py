@@ -20,6 +20,7 @@ from gpusense.analysis.phases import first_calls, warm_ups
 from gpusense.analysis.sampled import sampled
 from gpusense.analysis.transfers import link_peak, pcie_bytes_per_s, transfers
 from gpusense.analysis.waits import lines_missing, waits
+from gpusense.report.html.data import page_data
 from gpusense.session import Session, merge
 
 SECOND = 1_000_000_000
@@ -241,6 +242,32 @@ def test_energy_by_power_is_the_trapezoid():
     (row,) = energy(run)
     assert (row.joules, row.method) == (200, "power")
     assert row.blocks[0].joules == pytest.approx((100 + 200) / 2 * 0.5)
+
+
+def test_energy_of_passes_between_two_samples_is_an_estimate():
+    """One slow first pass with samples in it, and short ones of which one met a sample."""
+    layer = [block(("layer",), SECOND // 4, 4 * SECOND), *(
+        block(("layer",), at, at + MS, number=3 + at) for at in (5 * SECOND, int(6.2 * SECOND), int(7.7 * SECOND))
+    )]  # fmt: skip
+    never = [block(("never",), int(at * SECOND), int(at * SECOND) + MS, number=50 + int(at)) for at in (1.5, 2.5)]
+    run = session(
+        *layer, *never, block(("long",), 0, 9 * SECOND, number=90),
+        metrics=[sample(at * SECOND, watts=100) for at in range(10)], end=9 * SECOND,
+    )  # fmt: skip
+    blocks = {row.path: row for row in energy(run)[0].blocks}
+    assert [blocks[path].estimated for path in (("long",), ("layer",), ("never",))] == [False, True, True]
+    assert blocks["long",].sampled_share == 1
+    assert blocks["layer",].sampled_share == pytest.approx((3.75 + 0.001) / (3.75 + 0.003))
+    assert blocks["never",].sampled_share == 0
+    (table,) = [one for one in page_data(run).facts["tables"] if one["title"] == "Energy by block"]
+    assert [row[0:1] + row[2:5] for row in table["rows"]] == [
+        ("long", "900 J", "1", "900 J"),
+        ("layer", "≈375 J", "4", "–"),
+    ]
+    assert table["remarks"] == [
+        "≈: most passes are shorter than the time between two samples: power around them times their time.",
+        "1 block had no sample in any pass: what the device used then is not known.",
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 500)), min_size=2, max_size=8), st.integers(0, 400))

@@ -4,6 +4,7 @@ import ctypes
 import threading
 from collections import deque
 from functools import partial
+from time import thread_time_ns
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from gpusense._capture import file_store
 from gpusense._capture.recorder import Owner, Recorder
 from gpusense._decode.names import no_glance
 from gpusense._records.metrics import GpuMetrics
+from gpusense._records.records import UnseenInterval
 from gpusense._runtime.config import Settings
 from gpusense.session import _format as file
 from gpusense.session import load
@@ -162,6 +164,27 @@ def test_a_program_may_configure_what_is_kept(recording):
     assert [kernel.name for kernel in found.kernels] == ["kept", "all"]
     assert [(row.name, row.count) for row in found.aggregates] == [("counted", 2)]
     assert (found.meta["threshold_ns"], found.meta["trace_all"]) == (10_000, True)
+
+
+def test_a_running_program_is_told_what_was_left_out(recording):
+    left_out = {"failed_blocks": 2, "shed_blocks": 3, "ignored_records": 1}
+    lasting = UnseenInterval(1, None, "another profiler has CUPTI")
+    recorder = recording.tracer.recorder
+    recorder.belong_to(recorder.owner._replace(left_out=lambda: left_out))
+    recorder._add_unseen(lasting)
+    for found in (recording.tracer.session(), recording.finish()):
+        assert {name: getattr(found.counters, name) for name in left_out} == left_out
+        assert found.unseen == [lasting]
+
+
+def test_reading_back_for_the_program_is_gpusense_s_own_time(recording):
+    gpusense.record_kernel("k", duration_ns=5_000)
+    before = thread_time_ns()
+    for _ in range(5):
+        recording.tracer.session()
+    took = thread_time_ns() - before
+    told = recording.finish().meta["overhead"]["answers_cpu_ns"]
+    assert 0 < told <= took
 
 
 def test_a_program_may_forget_what_was_recorded(recording):

@@ -66,6 +66,22 @@ def test_several_runs_a_side(runs, capsys, words):
     }  # fmt: skip
 
 
+def test_a_run_of_several_processes_is_called_by_what_was_asked_for(runs, capsys):
+    """The file that the others belong to, or the folder of all."""
+    about = {"command": "launch.py", "label": None, "start_s": 1.0}
+    folder = runs / "ranks"
+    folder.mkdir()
+    for rank in (0, 1):
+        made = make_session(kernel("sgemm", MS, 2 * MS), run=about, rank=rank, world_size=2)
+        save(made, str(folder / f"job.rank{rank}.gpusense"))
+    launcher = make_session(end=20 * MS, run=about, children=[f"job.rank{rank}.gpusense" for rank in (0, 1)])
+    save(launcher, str(folder / "job.gpusense"))
+    assert cli.main(["diff", "ranks/job.gpusense", "ranks/"]) == 0
+    shown = capsys.readouterr().out
+    assert "  before: job.gpusense\n  after: ranks\n" in shown
+    assert "kernels" in shown
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(runs, capsys):
     (runs / "before-1.gpusense").rename(runs / "b[1],x.gpusense")
     assert cli.main(["diff", "b[1],x.gpusense", "after-1.gpusense", "--json"]) == 0

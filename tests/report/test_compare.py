@@ -38,6 +38,20 @@ def test_a_slower_kernel_of_one_run_a_side_is_told_and_not_judged():
     assert last(diff).startswith("No count changed; times were not judged with 1 run a side")
 
 
+def test_a_sure_change_that_is_too_small_is_no_difference_and_says_why():
+    diff = compare([run(200 * US, calls=2000)], [run(201 * US, seed=2, calls=2000)])
+    (row,) = [row for row in diff.times if row.what == "sgemm"]
+    assert row.probability < 1e-6
+    assert row.verdict == "no difference shown"
+    shown = report.text(diff)
+    assert "less than 1 % (p " in shown
+    assert "no difference shown (p" not in shown
+    page = io.StringIO()
+    report.write(diff, page)
+    assert "less than 1 % in these runs" in page.getvalue()
+    assert "no difference shown (p 1)" in report.text(compare([run(200 * US)], [run(200 * US)]))
+
+
 def test_counts_that_grew_and_do_not_decide_are_in_the_last_line():
     def counted(**calls):
         rows = [

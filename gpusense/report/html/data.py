@@ -365,6 +365,7 @@ def _flame(root: BlockNode, places: Places) -> dict[str, Any]:
 _COST = {
     "drain_cpu_ns": "CPU time of reading records",
     "thread_cpu_ns": "CPU time of storing them",
+    "answers_cpu_ns": "CPU time of reading them back for the program",
     "thread_s": "its thread was awake for",
     "budget": "overhead budget",
     "share": "overhead when last measured",

@@ -31,7 +31,7 @@ from ..tracks import DIRECTIONS, label
 from .places import Places
 
 _ROWS = 20
-_COUNTED = "Counters by block"
+_COUNTED, _ENERGY = "Counters by block", "Energy by block"
 #: So many ranks have a row each; of more those that are alike have one.
 _EACH_RANK = 8
 
@@ -81,8 +81,8 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
             lambda: _memory(session),
         ),
         (
-            "Energy by block",
-            "what the whole device used while the block was open; sampled: for how much of that time it is known",
+            _ENERGY,
+            "what the whole device used while the block was open; sampled: of that time, passes with samples in them",
             ("Block", "Device", "Energy", "Passes", "Each", "Sampled"),
             lambda: _energy(session),
         ),
@@ -125,7 +125,7 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         rows = make()
         if rows:
             shown = rows[:_ROWS]
-            told = remarks(session) if title == _COUNTED else []
+            told = {_COUNTED: remarks, _ENERGY: _energy_remarks}.get(title, lambda _: [])(session)
             table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": [row.cells for row in shown]}
             if places is not None:
                 table["places"] = [row.place(places) if row.place is not None else None for row in shown]
@@ -269,9 +269,9 @@ def _energy(session: Session) -> _Rows:
             (
                 one_line(" › ".join(block.path)),
                 device.card,
-                joules_text(block.joules),
+                f"{'≈' * block.estimated}{joules_text(block.joules)}",
                 f"{block.passes:,}",
-                joules_text(block.joules_per_pass),
+                "–" if block.estimated else joules_text(block.joules_per_pass),
                 percent_text(block.sampled_share),
             ),
             partial(Places.block, path=block.path),
@@ -279,6 +279,23 @@ def _energy(session: Session) -> _Rows:
         for device in energy(session)
         for block in device.blocks
         if block.sampled_share > 0
+    ]
+
+
+def _energy_remarks(session: Session) -> list[str]:
+    blocks = [block for device in energy(session) for block in device.blocks]
+    unknown = sum(block.sampled_share == 0 for block in blocks)
+    return [
+        *(
+            ["≈: most passes are shorter than the time between two samples: power around them times their time."]
+            if any(block.estimated and block.sampled_share for block in blocks)
+            else []
+        ),
+        *(
+            [f"{count_text(unknown, 'block')} had no sample in any pass: what the device used then is not known."]
+            if unknown
+            else []
+        ),
     ]
 
 
