@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from .._records.records import BlockRecord, GpuSync, Path
-from .._runtime.text import one_line, percent_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, time_text
 from .anomalies import median
 from .calls import duration_ns
 from .facts import Facts, Finding
@@ -88,7 +88,7 @@ def _why_late(facts: Facts, answer: Ranks) -> _Why | None:
     share, make = max(found, key=lambda pair: pair[0])
     cost = view.share(slow.cost_ns)
     why = make() if share >= min(WORTH, 0.5 * cost) > 0 else None
-    return why or _in_a_block(facts, view, slow, answer)
+    return why or _in_a_block(facts, view, slow, answer) or _in_turns(facts, view)
 
 
 def _waits_for_host(view: View, slow: RankTime) -> _Why:
@@ -157,6 +157,19 @@ def _in_a_block(facts: Facts, view: View, slow: RankTime, answer: Ranks) -> _Why
         f"its host is in “{block}” meanwhile, {_each(view, spent)}",
         f"Its host is in “{block}” for {share} of the time by which it comes later than the others.",
         f"Look at what the host of {slow.name} does there: its input pipeline, its part of the data, its cores.",
+    )
+
+
+def _in_turns(facts: Facts, view: View) -> _Why | None:
+    """Ranks on one device wait for each other's turns there, whatever their hosts do."""
+    beside = {one.program.root for one in facts.feeding if one.key == view.key} - {view.program.root}
+    if not beside:
+        return None
+    return _Why(
+        "",
+        f"It shares {view.text} with {count_text(len(beside), 'other rank')}: where their work takes turns there, "
+        "whose turn is last comes last.",
+        "Give each rank a device of its own. Of ranks on one device, who comes last may say nothing of their hosts.",
     )
 
 
