@@ -13,7 +13,7 @@ from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_lin
 from .facts import Finding
 from .families import is_collective
 from .figures import FIGURES, collectives_with_exposed, figures_of
-from .processes import divided, processes_of
+from .processes import divided, processes_of, sharing
 from .sampled import sampled
 
 
@@ -27,7 +27,7 @@ class RankTime(NamedTuple):
     collective_exposed_ns: int
     last_arrivals: int  # collectives in which this rank started last
     waited_ns: int  # in collectives, until the last rank had started
-    clock_offset_ns: int | None  # its clock minus that of the lowest rank; None where they could not be compared
+    clock_offset_ns: int | None  # its clock minus that of the lowest rank of its job; None: nothing to compare it by
     name: str = ""  # "rank 3"; "process 41" of a merged session whose processes have no ranks
     collectives: int = 0  # matched ones that it took part in
     late_ns: int | None = None  # median over its last arrivals: how much later it came than the one before it
@@ -273,6 +273,28 @@ def ranks_of(session: Session) -> Ranks | None:
     if these.told is None and None in [one.get("rank") for one in listed]:
         these = job([one for one in these.sessions if figures_of(one).busy_ns])
     return _compared(these) if len(these.sessions) > 1 else None
+
+
+class Compared(NamedTuple):
+    """One job of a merged session."""
+
+    answer: Ranks
+    told: Collectives | None  # as :class:`Job`'s
+
+
+def jobs_of(session: Session) -> list[Compared]:
+    """The processes of a merged session compared, each job by itself; none for a session of one. There are several jobs
+    where the number of a rank occurs twice: processes are then of one job where communicators connect them."""
+    answer = session.once(ranks_of)
+    if answer is None:
+        return []
+    these, numbers = session.once(job_of), [one.get("rank") for one in processes_of(session)]
+    whole = [Compared(answer, these.told)]
+    if these.told is None or len(set(numbers)) == len(numbers):
+        return whole
+    connected = sharing([{record.communicator for record in one.collectives} - {None} for one in these.sessions])
+    apart = [job([these.sessions[at] for at in places]) for places in connected if len(places) > 1]
+    return [Compared(_compared(one), one.told) for one in apart] if len(apart) > 1 else whole
 
 
 def collectives_of(session: Session) -> list[Row]:

@@ -1,9 +1,12 @@
 """Who is late, and why: each reason on one of four ranks."""
 
+import re
+
 import pytest
 from support.ranks import collective, device, job_rank, kernel_of
 from support.sessions import MS, US, session
 
+from gpusense._records.records import GpuCollective
 from gpusense.analysis.findings import findings
 from gpusense.analysis.ranks import alike_text, rank_findings, ranks, ranks_of
 from gpusense.report import text
@@ -71,6 +74,29 @@ def test_ranks_that_take_turns_on_one_device_are_told_so():
     (late,) = [one for one in findings(shared(late_us=[10_000] * 20)) if one.kind == "late_rank"]
     assert late.evidence[0].startswith("It shares GPU 0 with 1 other rank: ")
     assert late.fix.startswith("Give each rank a device of its own.")
+
+
+def another(run, number):
+    """The same as a rank of another job, with devices of its own."""
+    run.devices = [device(number)]
+    run.records = [one._replace(communicator="beef") if type(one) is GpuCollective else one for one in run.records]
+    return run
+
+
+def test_beside_another_job_the_ranks_of_one_say_what_they_say_alone():
+    def mine():
+        return [job_rank(rank, 2, steps=30, late=1, why="load") for rank in range(2)]
+
+    def others():
+        return [another(job_rank(rank, 3, steps=40, late=0, why="batch"), 4 + rank) for rank in range(3)]
+
+    def said(run):
+        found = [one for one in findings(run) if one.kind in ("late_rank", "imbalance")]
+        return sorted((re.sub(r" #\d", "", one.title), one.saving_ns, len(one.evidence)) for one in found)
+
+    together = said(merge([*mine(), *others()]))
+    assert together == sorted(said(merge(mine())) + said(merge(others())))
+    assert len(together) == 3
 
 
 def test_what_a_rank_computes_is_told_where_it_differs_and_no_cause_is_made_up():
