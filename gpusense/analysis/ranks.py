@@ -358,8 +358,8 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
                 "late_rank",
                 f"{late_text(slow)}{f': {why}' if why else ''}; waiting for it costs {others}.",
                 tuple(_late_evidence(answer, slow)),
-                f"The session of {slow.name} does not tell why. Put blocks (gpusense.trace) around the parts of a "
-                "step, or record it with --syscalls: then it tells what its host does meanwhile.",
+                f"The session of {slow.name} does not tell why. Put blocks of your own around the parts of "
+                "a step, or record it with --syscalls: then it tells what its host does meanwhile.",
                 "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
                 cost,
                 where=slow.name,

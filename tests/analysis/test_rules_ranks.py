@@ -103,7 +103,7 @@ def test_what_a_rank_computes_is_told_where_it_differs_and_no_cause_is_made_up()
     answer = ranks([job_rank(rank, 4, steps=40, late=2, why="load") for rank in range(4)])
     (late,) = rank_findings(answer)
     assert not any("computes" in said for said in late.evidence)
-    assert late.fix.startswith("The session of rank 2 does not tell why. Put blocks (gpusense.trace) around ")
+    assert late.fix.startswith("The session of rank 2 does not tell why. Put blocks of your own around ")
     (late, *_) = rank_findings(ranks([job_rank(rank, 4, steps=40, late=2, why="batch") for rank in range(4)]))
     assert late.evidence[0].startswith("It computes ")
 
