@@ -139,7 +139,8 @@ class Collectives(NamedTuple):
 
     joined: tuple[Joined, ...]  # by arrival of the last
     missing: tuple[Missing, ...]
-    offsets_ns: tuple[int | None, ...]  # each process's clock minus the first one's; None: nothing to compare it by
+    #: Each process's clock minus that of the first one it shares collectives with; None: nothing to compare it by.
+    offsets_ns: tuple[int | None, ...]
     error_ns: int | None  # median disagreement of matched ends once offsets are taken off
     unmatched: int  # parts without the others: at the edges of what was recorded
     members: dict[str, dict[int, int]]  # of each communicator the process of each of its ranks that was seen
@@ -363,14 +364,16 @@ def _clocks(found: dict[Key, list[tuple[int, GpuCollective]]], processes: int) -
         ways[a].append((-count, b, difference))
         ways[b].append((-count, a, -difference))
     offsets: list[int | None] = [None] * processes
-    queue = [(0, 0, 0)] if processes else []
-    while queue:  # the best known way to one more process
-        _, process, offset = heappop(queue)
-        if offsets[process] is None:
-            offsets[process] = offset
-            for count, other, difference in ways[process]:
-                if offsets[other] is None:
-                    heappush(queue, (count, other, offset + difference))
+    for first in range(processes):
+        # What shares nothing with those before has a clock of its own, such as another job's.
+        queue = [(0, first, 0)] if offsets[first] is None and (first == 0 or first in ways) else []
+        while queue:  # the best known way to one more process
+            _, process, offset = heappop(queue)
+            if offsets[process] is None:
+                offsets[process] = offset
+                for count, other, difference in ways[process]:
+                    if offsets[other] is None:
+                        heappush(queue, (count, other, offset + difference))
     left = [
         abs(each - ((offsets[b] or 0) - (offsets[a] or 0)))
         for (a, b), differences in apart.items()

@@ -56,7 +56,7 @@ def findings(session: Session) -> list[Finding]:
 
 def ranked(facts: Facts) -> list[Finding]:
     """What :func:`findings` gives, for a caller that has :class:`Facts` already."""
-    found = sorted((finding for rule in _RULES for finding in rule(facts)), key=_rank)
+    found = sorted((_named(finding) for rule in _RULES for finding in rule(facts)), key=_rank)
     found = _one_for_all(found)
     for cause, explained in _EXPLAINS.items():
         share = max((one.share or 0.0 for one in found if one.kind == cause), default=0.0)
@@ -69,11 +69,26 @@ def ranked(facts: Facts) -> list[Finding]:
     return [finding for finding in found if finding.kind not in _ALONE or found[0] is finding] or found
 
 
+def _named(finding: Finding) -> Finding:
+    """Of a merged session the title names the process, with its device."""
+    process, _, device = finding.device.rpartition(" · ")
+    if not process:
+        return finding
+    name, title = finding.device[:1].upper() + finding.device[1:], finding.title
+    own = title.startswith(f"{device} ")
+    return finding._replace(title=name + title[len(device) :] if own else f"{name}: {title}")
+
+
+#: The loop stops, once or often: what one rank meets once, another may meet in pieces.
+_SAME = {"interruption": "periodic_stall"}
+
+
 def _one_for_all(found: list[Finding]) -> list[Finding]:
     """The same cause on several devices, or in several ranks of a job, is one finding: where it costs most."""
     alike: dict[tuple[str, str, str], list[Finding]] = {}
     for one in found:
-        alike.setdefault((one.kind, one.phase, "" if one.kind == "startup" else one.fix), []).append(one)
+        kind = _SAME.get(one.kind, one.kind)
+        alike.setdefault((kind, one.phase, "" if kind == "startup" else one.fix), []).append(one)
     joined = []
     for first, *others in alike.values():
         shares = ", ".join(percent_text(one.share) for one in others[:8] if one.share is not None)

@@ -60,7 +60,7 @@ def apart(session: Session) -> list[tuple[list[str], Session]]:
     if len(roots) < 2 or len(set(roots)) < len(roots):
         return [(roots, session)]
     parts = divided(session, {root: at for at, root in enumerate(roots)})
-    groups = _sharing([_cards(part.work) for part in parts])
+    groups = sharing([_cards(part.work) for part in parts])
     if len(groups) == 1:
         return [(roots, session)]
     if len(groups) < len(parts):
@@ -75,7 +75,7 @@ def _cards(work: WorkTable) -> set[Any]:
     return {card(one.backend, one.device) for one in work.kinds if one.kind != "sync"}
 
 
-def _sharing(used: Sequence[set[Any]]) -> list[list[int]]:
+def sharing(used: Sequence[set[Any]]) -> list[list[int]]:
     """Places of sets that have a member in common, directly or by way of others."""
     above, first = list(range(len(used))), dict[Any, int]()
 

@@ -1,7 +1,7 @@
 """Many ranks of one job: who computes longer, who arrives last, and how well their clocks agree."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_lin
 from .facts import Finding
 from .families import is_collective
 from .figures import FIGURES, collectives_with_exposed, figures_of
-from .processes import divided, processes_of
+from .processes import divided, processes_of, sharing
 from .sampled import sampled
 
 
@@ -27,7 +27,7 @@ class RankTime(NamedTuple):
     collective_exposed_ns: int
     last_arrivals: int  # collectives in which this rank started last
     waited_ns: int  # in collectives, until the last rank had started
-    clock_offset_ns: int | None  # its clock minus that of the lowest rank; None where they could not be compared
+    clock_offset_ns: int | None  # its clock minus that of the lowest rank of its job; None: nothing to compare it by
     name: str = ""  # "rank 3"; "process 41" of a merged session whose processes have no ranks
     collectives: int = 0  # matched ones that it took part in
     late_ns: int | None = None  # median over its last arrivals: how much later it came than the one before it
@@ -275,6 +275,28 @@ def ranks_of(session: Session) -> Ranks | None:
     return _compared(these) if len(these.sessions) > 1 else None
 
 
+class Compared(NamedTuple):
+    """One job of a merged session."""
+
+    answer: Ranks
+    told: Collectives | None  # as :class:`Job`'s
+
+
+def jobs_of(session: Session) -> list[Compared]:
+    """The processes of a merged session compared, each job by itself; none for a session of one. There are several jobs
+    where the number of a rank occurs twice: processes are then of one job where communicators connect them."""
+    answer = session.once(ranks_of)
+    if answer is None:
+        return []
+    these, numbers = session.once(job_of), [one.get("rank") for one in processes_of(session)]
+    whole = [Compared(answer, these.told)]
+    if these.told is None or len(set(numbers)) == len(numbers):
+        return whole
+    connected = sharing([{record.communicator for record in one.collectives} - {None} for one in these.sessions])
+    apart = [job([these.sessions[at] for at in places]) for places in connected if len(places) > 1]
+    return [Compared(_compared(one), one.told) for one in apart] if len(apart) > 1 else whole
+
+
 def collectives_of(session: Session) -> list[Row]:
     """All collectives of a session, merged or not, by what they are."""
     if not any(type(record) is GpuCollective for record in session.records):
@@ -284,11 +306,13 @@ def collectives_of(session: Session) -> list[Row]:
 
 #: Of a rank that is late in fewer of its collectives it is said how often.
 _ALWAYS = 0.5
+#: What a rank computes is told where it is so far from the mean.
+_APART = 0.05
 
 
 def late_text(slow: RankTime) -> str:
     """ "Rank 3 arrives last in 99 % of 200 collectives, by 8.00 ms"; "… arrives last by 60.0 ms in 20 of 800"."""
-    if slow.events < _ALWAYS * slow.collectives and slow.events * 2 < slow.last_arrivals + slow.collectives // 10:
+    if _now_and_then(slow):
         return (
             f"{_capital(slow.name)} arrives last by {time_text(slow.event_ns)} in {slow.events:,} of "
             f"{count_text(slow.collectives, 'collective')}"
@@ -297,6 +321,28 @@ def late_text(slow: RankTime) -> str:
         f"{_capital(slow.name)} arrives last in {percent_text(slow.last_arrivals / slow.collectives)} of "
         f"{count_text(slow.collectives, 'collective')}, by {time_text(slow.late_ns or 0)}"
     )
+
+
+def _now_and_then(slow: RankTime) -> bool:
+    """Whether it is the few collectives to which it comes much later that count, not all in which it is last."""
+    return slow.events < _ALWAYS * slow.collectives and slow.events * 2 < slow.last_arrivals + slow.collectives // 10
+
+
+def _late_evidence(answer: Ranks, slow: RankTime) -> Iterator[str]:
+    """How often it is last in all, where the title counts the worst alone; what it computes, where that differs."""
+    less = slow.last_arrivals - slow.events
+    if less and _now_and_then(slow):
+        yield (
+            f"It is last in {slow.last_arrivals:,} in all, in {less:,} of them by less than "
+            f"{time_text(slow.event_ns / 2)}."
+        )
+    mean = sum(row.compute_ns for row in answer.ranks) / len(answer.ranks)
+    if abs(slow.compute_ns - mean) >= _APART * mean > 0:
+        yield f"It computes {time_text(slow.compute_ns)}; the mean is {time_text(mean)}."
+    if answer.clock_error_ns is not None:
+        yield f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends."
+    if answer.unrecorded:
+        yield sentence(_unrecorded_text(answer.unrecorded))
 
 
 def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
@@ -311,15 +357,9 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
             Finding(
                 "late_rank",
                 f"{late_text(slow)}{f': {why}' if why else ''}; waiting for it costs {others}.",
-                (
-                    (
-                        f"It computes {time_text(slow.compute_ns)}; the mean is "
-                        f"{time_text(sum(row.compute_ns for row in answer.ranks) / len(answer.ranks))}."
-                    ),
-                    f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends.",
-                    *([sentence(_unrecorded_text(answer.unrecorded))] if answer.unrecorded else ()),
-                ),
-                "Give it less work or equal shapes; look at its clocks, its input pipeline and who else uses its card.",
+                tuple(_late_evidence(answer, slow)),
+                f"The session of {slow.name} does not tell why. Put blocks of your own around the parts of "
+                "a step, or record it with --syscalls: then it tells what its host does meanwhile.",
                 "high" if (answer.clock_error_ns or 0) * 10 <= cost else "low",
                 cost,
                 where=slow.name,

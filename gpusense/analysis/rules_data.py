@@ -265,15 +265,20 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
     )
 
 
+_ONE_CLOCK = "If they are of a source of your own: give its records times of one clock, time.time_ns()."
+
+
 def data_lost(facts: Facts) -> Iterator[Finding]:
     """Records that existed and are not here."""
     counters = facts.session.counters
+    hung = any(found.get("streams") and not found.get("ended_ns") for found in facts.session.meta.get("hang") or ())
+    invalid = "unreadable, or ended before it started, and left out"
     evidence = [
         f"{count_text(count, one)} {what}."
         for count, one, what in (
             (counters.dropped, "record", "dropped by the driver"),
             (counters.missed, "buffer request", "found no free buffer"),
-            (counters.invalid, "record", "unreadable, or ended before it started, and left out"),
+            (counters.invalid, "record", f"{invalid}: work that hangs has no end" if hung else invalid),
             (counters.unknown_kinds, "record", "of a kind this version does not read"),
             (counters.lost_markers, "block boundary", "not found among the records"),
         )
@@ -284,7 +289,7 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
         (unwritten(facts.session), "Raise the file's size cap (file_limit_bytes), or trace a shorter part of the run."),
         (counters.lost_markers, "Report it if it happens again: `gpusense doctor --json` belongs to it."),
         (counters.unknown_kinds, "A later gpusense may know these records."),
-        (counters.invalid, "If they are of a source of your own: give its records times of one clock, time.time_ns()."),
+        (counters.invalid, "" if hung else _ONE_CLOCK),
     ]
     if not any(ENDED_EARLY in str(text) for text in facts.session.meta.get("damage") or ()):
         evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]

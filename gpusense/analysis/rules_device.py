@@ -5,13 +5,14 @@ All shares are of the phase that is judged: the steps, where there are such.
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
 from .._records import lanes
 from .._records.device_identity import device_of, device_text
 from .._records.occupancy import Limits, blocks_per_sm
+from .._records.records import Path
 from .._records.work import WorkKind
 from .._runtime.text import count_text, one_line, percent_text, rate_text, size_text, time_text
 from . import rules_counters
@@ -770,18 +771,24 @@ def _called(name: str) -> str:
     return f"Copies {WAYS[name]}" if name in WAYS else one_line(name)
 
 
+def _whose(path: Path, roots: Container[str]) -> str:
+    """ "rank 1 · " of a merged session."""
+    return f"{one_line(path[0], 40)} · " if path and path[0] in roots else ""
+
+
 def unusual(facts: Facts) -> Iterator[Finding]:
     """Calls much longer than others like them, after the warm-up."""
     steady = max((row.until_ns for row in facts.warm_ups), default=0)
     rows = [row for row in facts.anomalies if row.kind in DEVICE_KINDS and row.start_ns >= steady]
-    excess = sum(row.excess_ns for row in rows)
+    excess, roots = sum(row.excess_ns for row in rows), {one["root"] for one in processes_of(facts.session)}
     if rows and excess >= 0.01 * facts.window_ns:
         yield Finding(
             "anomalies",
             f"{count_text(len(rows), 'call')} took {time_text(excess)} longer than usual for such calls.",
             tuple(
-                f"{_called(row.name)}: {time_text(row.duration_ns)} where {time_text(row.typical_ns)} is typical of "
-                f"{count_text(row.calls, 'call')} (robust z score {row.score:.1f})."
+                f"{_whose(row.path, roots)}{_called(row.name)}: {time_text(row.duration_ns)} where "
+                f"{time_text(row.typical_ns)} is typical of {count_text(row.calls, 'call')} (robust z score "
+                f"{row.score:.1f})."
                 for row in rows[:3]
             ),
             "Look at these calls on the timeline: at clocks, other processes on the device, and the data.",

@@ -6,12 +6,12 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from .._records.records import BlockRecord, GpuSync, Path
-from .._runtime.text import one_line, percent_text, time_text
+from .._runtime.text import count_text, one_line, percent_text, time_text
 from .anomalies import median
 from .calls import duration_ns
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import Ranks, RankTime, job_of, rank_findings, ranks_of
+from .ranks import Compared, Ranks, RankTime, jobs_of, rank_findings
 from .sampled import sampled
 from .view import WORTH, View
 from .words import each_text, place_text
@@ -33,14 +33,19 @@ class _Why(NamedTuple):
 
 
 def across_ranks(facts: Facts) -> Iterator[Finding]:
-    """What only a merged session of several processes shows."""
-    answer = facts.session.once(ranks_of)
-    if answer is None:
-        return
+    """What only a merged session of several processes shows, each job by itself."""
+    for one in facts.session.once(jobs_of):
+        names = {row.name for row in one.answer.ranks}
+        yield from _across_job(facts, one, [view for view in facts.feeding if view.program.root in names])
+
+
+def _across_job(facts: Facts, these: Compared, feeding: Sequence[View]) -> Iterator[Finding]:
+    """``feeding``: the views of the job."""
+    answer = these.answer
     longest = max((view.length_ns for view in facts.views), default=0)
     late = next((row.name for row in answer.ranks if row.rank == answer.straggler), None)
-    waiting = [view.length_ns for view in facts.feeding if view.program.root != late]
-    why = _why_late(facts, answer)
+    waiting = [view.length_ns for view in feeding if view.program.root != late]
+    why = _why_late(facts, these, feeding)
     for one in rank_findings(answer, why.words if why is not None else ""):
         length = median(waiting) if one.kind == "late_rank" and late and waiting else longest
         share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
@@ -64,15 +69,16 @@ def _whereabouts(facts: Facts, answer: Ranks) -> Iterator[str]:
             yield f"{found['process'].capitalize()} was in {one_line(', called by '.join(frames[:3]), 120)}."
 
 
-def _why_late(facts: Facts, answer: Ranks) -> _Why | None:
+def _why_late(facts: Facts, these: Compared, feeding: Sequence[View]) -> _Why | None:
     """The late rank's own answer: where it spends more than the others do, most first."""
+    answer = these.answer
     slow = next((row for row in answer.ranks if row.rank == answer.straggler), None)
     if slow is None:
         return None
-    view = next((view for view in facts.feeding if view.program.root == slow.name), None)
-    others = [view for view in facts.feeding if view.program.root != slow.name]
+    view = next((view for view in feeding if view.program.root == slow.name), None)
+    others = [view for view in feeding if view.program.root != slow.name]
     if view is None or not others:
-        return _computing(facts, None, slow, answer)
+        return _computing(facts, None, slow, answer, others)
 
     def more(name: str) -> float:
         usual = sum(one.share(one.causes[name].total_ns) for one in others) / len(others)
@@ -83,12 +89,12 @@ def _why_late(facts: Facts, answer: Ranks) -> _Why | None:
         (more("host") + more("new"), lambda: _waits_for_host(view, slow)),
         (more("synchronising"), lambda: _waits_for_device(facts, view, slow)),
         (more("launch"), lambda: _launches(view)),
-        (view.share(slow.compute_ns - median(compute)), lambda: _computing(facts, view, slow, answer)),
+        (view.share(slow.compute_ns - median(compute)), lambda: _computing(facts, view, slow, answer, others)),
     ]
     share, make = max(found, key=lambda pair: pair[0])
     cost = view.share(slow.cost_ns)
     why = make() if share >= min(WORTH, 0.5 * cost) > 0 else None
-    return why or _in_a_block(facts, view, slow, answer)
+    return why or _in_a_block(facts, view, slow, these) or _in_turns(view, others)
 
 
 def _waits_for_host(view: View, slow: RankTime) -> _Why:
@@ -131,12 +137,12 @@ def _launches(view: View) -> _Why:
     )
 
 
-def _in_a_block(facts: Facts, view: View, slow: RankTime, answer: Ranks) -> _Why | None:
+def _in_a_block(facts: Facts, view: View, slow: RankTime, these: Compared) -> _Why | None:
     """Where its host is while the others wait for it: all there is to know where ranks share a device, for one."""
-    told = facts.session.once(job_of).told
+    told = these.told
     if told is None:
         return None
-    place = answer.ranks.index(slow)
+    place = these.answer.ranks.index(slow)
     ahead = told.offsets_ns[place] or 0
     late = [each.parts[-2:] for each in told.joined if each.last.process == place]
     awaited = union([(before.start_ns + ahead, last.start_ns + ahead) for before, last in late])
@@ -160,7 +166,20 @@ def _in_a_block(facts: Facts, view: View, slow: RankTime, answer: Ranks) -> _Why
     )
 
 
-def _computing(facts: Facts, view: View | None, slow: RankTime, answer: Ranks) -> _Why | None:
+def _in_turns(view: View, others: Sequence[View]) -> _Why | None:
+    """Ranks on one device wait for each other's turns there, whatever their hosts do."""
+    beside = {one.program.root for one in others if one.key == view.key}
+    if not beside:
+        return None
+    return _Why(
+        "",
+        f"It shares {view.text} with {count_text(len(beside), 'other rank')}: where their work takes turns there, "
+        "whose turn is last comes last.",
+        "Give each rank a device of its own. Of ranks on one device, who comes last may say nothing of their hosts.",
+    )
+
+
+def _computing(facts: Facts, view: View | None, slow: RankTime, answer: Ranks, beside: Sequence[View]) -> _Why | None:
     others = [row for row in answer.ranks if row.rank != slow.rank]
     usual = median([row.compute_ns for row in others])
     clocks = [row.sm_mhz for row in others if row.sm_mhz is not None]
@@ -177,7 +196,7 @@ def _computing(facts: Facts, view: View | None, slow: RankTime, answer: Ranks) -
             f"Check cooling and the power limit of the GPU of {slow.name}; move the job off it until then.",
         )
     said = f"at the same clock of {slow.sm_mhz:,.0f} MHz" if slow.sm_mhz is not None and clocks else ""
-    calls = _calls(facts, view, slow.name)
+    calls = _calls(view, beside)
     return _Why(
         f"it computes {longer} longer than {them}{f', {said}' if said else ''}",
         calls or "It launches as many kernels, and each takes longer: a larger batch, or other shapes.",
@@ -185,9 +204,8 @@ def _computing(facts: Facts, view: View | None, slow: RankTime, answer: Ranks) -
     )
 
 
-def _calls(facts: Facts, view: View | None, name: str) -> str:
+def _calls(view: View | None, others: Sequence[View]) -> str:
     """How many kernels it launches in each step, where the others launch fewer or more."""
-    others = [one for one in facts.feeding if one.program.root != name]
     if view is None or not others:
         return ""
     mine, usual = (_kernels(one) for one in (view, others[0]))

@@ -70,6 +70,14 @@ def test_the_last_one_is_named_whatever_the_clocks_say(seed, others):
         assert each.waited_ns(each.last) == 0
 
 
+def test_of_two_jobs_each_has_its_own_clock():
+    two = {"70": [0, 1], "80": [2, 3]}
+    records, truth = job(5, two, [0, 40_000_000, 9_000_000, -3_000_000])
+    answer = collectives.join(records)
+    assert (answer.offsets_ns, answer.error_ns) == ((0, 40_000_000, 0, -12_000_000), 0)
+    assert {(one.key.communicator, one.key.sequence): (one.last.rank, one.late_ns) for one in answer.joined} == truth
+
+
 def test_ends_that_jitter_leave_an_error_that_is_said():
     records, _ = job(3, {"9": [0, 1, 2]}, [0, 5_000_000, -7_000_000], count=200, jitter=2000)
     answer = collectives.join(records)

@@ -308,6 +308,18 @@ def test_lost_records_and_damage_are_said():
     assert "5.00 MB" in " ".join(lost.evidence)
 
 
+@pytest.mark.parametrize("ended", [None, T0 + 4000 * MS])
+def test_work_that_hung_is_no_record_of_a_wrong_clock(ended):
+    counters = Counters(seen=91, kept=90, invalid=1)
+    fix = "If they are of a source of your own: give its records times of one clock, time.time_ns()."
+    stream = {"device": 0, "stream": 7, "last_completed": None, "running": {"name": "k"}}
+    hang = [{"after_s": 3.0, "ended_ns": ended, "streams": [stream]}]
+    assert find(session(kernel("k", 0, MS), end=MS, counters=counters), "data_lost").fix == fix
+    lost = find(session(kernel("k", 0, MS), end=MS, counters=counters, hang=hang), "data_lost")
+    assert lost.fix == (fix if ended else "")
+    assert lost.evidence[0].endswith("left out." if ended else "left out: work that hangs has no end.")
+
+
 @pytest.mark.parametrize(
     ("end", "said"),
     [

@@ -517,3 +517,32 @@ def test_ranks_that_wait_for_each_other_alike_are_one_finding():
     found = of_kind(merge([rank(0, MS), rank(1, MS)]), "exposed_collectives")
     assert len(found) == 1
     assert found[0].evidence[-1] == "The same on 1 other device or rank: 86 %."
+
+
+def pausing(number, steps, pauses):
+    """A rank whose loop stops at these steps, so many milliseconds each."""
+    loop = Loop()
+    for step in range(steps):
+        loop.kernels(100, 50 * US, 1 * US)
+        if step in pauses:
+            for _ in range(40):
+                loop.copy("gpu_to_cpu", 1 << 20, 20 * US, MS)
+            loop.at += pauses[step] * MS
+    card = H100._replace(uuid=f"GPU-{number}", pci_bus_id=f"0000:0{number}:00.0", cuda_index=number, nvml_index=number)
+    return session(*loop.records, end=loop.at, rank=number, world_size=2, devices=(card,))
+
+
+def test_a_loop_that_stops_on_two_ranks_is_one_finding_that_names_the_rank():
+    runs = [pausing(0, 60, {30: 1500}), pausing(1, 60, {14: 400, 29: 400, 44: 400})]
+    found = [one for one in findings(merge(runs)) if one.kind in ("interruption", "periodic_stall")]
+    assert len(found) == 1
+    assert found[0].title.startswith("Rank 0 · GPU 0: Once the loop stops for ")
+    assert found[0].evidence[-1].startswith("The same on 1 other device or rank: ")
+    alone = [of_kind(run, kind)[0] for run, kind in zip(runs, ("interruption", "periodic_stall"), strict=True)]
+    assert [one.title.partition(" stops ")[0] for one in alone] == ["Once the loop", "Every 15 steps the loop"]
+
+
+def test_a_finding_of_a_merged_session_names_its_rank_in_place_of_the_device_alone():
+    (found,) = of_kind(merge([rank(0, MS), rank(1, MS)]), "exposed_collectives")
+    assert found.title.startswith(f"{found.device.capitalize().replace('gpu', 'GPU')} only communicates for ")
+    assert found.device in ("rank 0 · GPU 0", "rank 1 · GPU 1")

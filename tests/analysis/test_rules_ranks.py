@@ -1,11 +1,14 @@
 """Who is late, and why: each reason on one of four ranks."""
 
+import re
+
 import pytest
-from support.ranks import collective, job_rank, kernel_of
+from support.ranks import collective, device, job_rank, kernel_of
 from support.sessions import MS, US, session
 
+from gpusense._records.records import GpuCollective
 from gpusense.analysis.findings import findings
-from gpusense.analysis.ranks import alike_text, ranks, ranks_of
+from gpusense.analysis.ranks import alike_text, rank_findings, ranks, ranks_of
 from gpusense.report import text
 from gpusense.session import merge
 
@@ -41,6 +44,68 @@ def test_of_ranks_that_share_a_device_blocks_say_where_the_late_one_is():
     assert (first.kind, first.where) == ("late_rank", "rank 1")
     assert ": its host is in “step › load” meanwhile, 3.9" in first.title
     assert first.evidence[0].startswith("Its host is in “step › load” for ")
+
+
+def shared(*, late_us):
+    """Two ranks on one device; the second comes so many microseconds later to one collective after another."""
+    runs = [session(end=len(late_us) * 20 * MS, rank=rank, devices=(device(0),)) for rank in range(2)]
+    for number, late in enumerate(late_us):
+        at = number * 20 * MS
+        for rank, run in enumerate(runs):
+            start, end = at + late * US * rank, at + 15 * MS
+            run.records += [
+                kernel_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end, stream=20),
+                collective("AllReduce", rank, 2, number, start, end),
+            ]
+    return merge(runs)
+
+
+def test_where_the_title_counts_the_worst_the_evidence_counts_all():
+    run = shared(late_us=[10_000] * 6 + [100] * 14)
+    (late,) = [one for one in findings(run) if one.kind == "late_rank"]
+    assert late.title.startswith("Rank 1 arrives last by 10.0 ms in 6 of 20 collectives;")
+    assert "It is last in 20 in all, in 14 of them by less than 5.00 ms." in late.evidence
+    assert run.once(ranks_of).ranks[1].last_arrivals == 20
+    (always,) = [one for one in findings(shared(late_us=[10_000] * 20)) if one.kind == "late_rank"]
+    assert not any(" in all" in said for said in always.evidence)
+
+
+def test_ranks_that_take_turns_on_one_device_are_told_so():
+    (late,) = [one for one in findings(shared(late_us=[10_000] * 20)) if one.kind == "late_rank"]
+    assert late.evidence[0].startswith("It shares GPU 0 with 1 other rank: ")
+    assert late.fix.startswith("Give each rank a device of its own.")
+
+
+def another(run, number):
+    """The same as a rank of another job, with devices of its own."""
+    run.devices = [device(number)]
+    run.records = [one._replace(communicator="beef") if type(one) is GpuCollective else one for one in run.records]
+    return run
+
+
+def test_beside_another_job_the_ranks_of_one_say_what_they_say_alone():
+    def mine():
+        return [job_rank(rank, 2, steps=30, late=1, why="load") for rank in range(2)]
+
+    def others():
+        return [another(job_rank(rank, 3, steps=40, late=0, why="batch"), 4 + rank) for rank in range(3)]
+
+    def said(run):
+        found = [one for one in findings(run) if one.kind in ("late_rank", "imbalance")]
+        return sorted((re.sub(r" #\d", "", one.title), one.saving_ns, len(one.evidence)) for one in found)
+
+    together = said(merge([*mine(), *others()]))
+    assert together == sorted(said(merge(mine())) + said(merge(others())))
+    assert len(together) == 3
+
+
+def test_what_a_rank_computes_is_told_where_it_differs_and_no_cause_is_made_up():
+    answer = ranks([job_rank(rank, 4, steps=40, late=2, why="load") for rank in range(4)])
+    (late,) = rank_findings(answer)
+    assert not any("computes" in said for said in late.evidence)
+    assert late.fix.startswith("The session of rank 2 does not tell why. Put blocks of your own around ")
+    (late, *_) = rank_findings(ranks([job_rank(rank, 4, steps=40, late=2, why="batch") for rank in range(4)]))
+    assert late.evidence[0].startswith("It computes ")
 
 
 def test_a_late_rank_is_the_verdict_although_it_works_on_for_long():
