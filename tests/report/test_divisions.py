@@ -12,6 +12,7 @@ from gpusense._records.records import Aggregate, UnseenInterval
 from gpusense._runtime.text import percent_text
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
+from gpusense.analysis.program import STEADY
 from gpusense.analysis.words import IDLE
 from gpusense.report import text
 from gpusense.report.divisions import ALL, PARTS, Divisions, divisions_of, steps_text
@@ -185,3 +186,19 @@ def test_shares_beyond_100_percent_say_why():
     assert "at the same time" in " ".join(text.full(beside))
     assert [one["at_once"] != "" for one in page_of(beside).data["phases"] if one["judged"]] == [True]
     assert not any(one["at_once"] for one in page_of(alone).data["phases"])
+
+
+def two_lengths():
+    """Two processes on one device, of 40 and of 24 steps."""
+    runs = [looped(), looped(24)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    return merge(runs)
+
+
+def test_a_row_of_the_page_divides_the_time_of_a_process_by_its_own_steps():
+    run = two_lengths()
+    (steps,) = [phase for phase in page_of(run).data["phases"] if phase["name"] == STEADY]
+    owned = {bar["device"].rpartition(" · ")[2]: bar["steps"] for bar in steps["breakdown"]}
+    assert owned == {one.program.root: one.steps.number for one in divisions_of(run).of(STEADY)}
+    assert len(set(owned.values())) == 2

@@ -117,12 +117,12 @@ def _phase(
         "judged": judged,
         "at_once": "; ".join(divisions.at_once(name)),
         "note": f"{steps.number:,} × {time_text(steps.median_ns)}" if steps is not None else _length(found),
-        "steps": None if steps is None else steps.number,
         "tiles": _tiles(session, facts, found),
         "breakdown": [
             {
                 "device": group_name(session, one.key) + ("" if one.program.root is None else f" · {one.program.root}"),
                 "window": one.length_ns,
+                "steps": None if one.steps is None else one.steps.number,
                 "parts": list(one.parts.items()),
                 "families": list(one.families().items()),
             }
