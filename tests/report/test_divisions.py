@@ -9,7 +9,7 @@ from support.pages import page_of
 from support.sessions import MS, RECORDED, T0, US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, UnseenInterval
-from gpusense._runtime.text import percent_text
+from gpusense._runtime.text import percent_text, time_text
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
 from gpusense.analysis.program import STEADY
@@ -202,3 +202,24 @@ def test_a_row_of_the_page_divides_the_time_of_a_process_by_its_own_steps():
     owned = {bar["device"].rpartition(" · ")[2]: bar["steps"] for bar in steps["breakdown"]}
     assert owned == {one.program.root: one.steps.number for one in divisions_of(run).of(STEADY)}
     assert len(set(owned.values())) == 2
+
+
+def test_the_tiles_of_a_phase_are_of_one_process_that_of_the_headline_and_name_it():
+    run = two_lengths()
+    divisions = divisions_of(run)
+    first = divisions.judged[0].program
+    (owner, *_) = divisions.sentence().partition(" · ")[0].rpartition("(")[2:]
+    assert owner == first.root
+    for phase in page_of(run).data["phases"]:
+        (mine,) = [one for one in divisions.of(phase["name"]) if one.program is first]
+        tiles = {tile["label"]: tile for tile in phase["tiles"]}
+        run_tile = tiles.pop("Run", None)
+        assert all(re.match(f"{owner}( · |$)", tile["note"]) for tile in tiles.values())
+        assert tiles["GPU busy"]["value"] == percent_text(mine.busy_share)
+        kernels = sum(row.count for row in mine.operations if row.kind == "kernel")
+        assert tiles["Kernels"]["value"] == f"{kernels:,}"
+        if phase["name"] == ALL:  # of the job
+            whole = time_text(run.duration_ns)
+            assert (run_tile["value"], run_tile["note"], phase["note"]) == (whole, "all processes", whole)
+        else:
+            assert phase["note"].startswith(f"{owner} · ")
