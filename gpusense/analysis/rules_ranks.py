@@ -11,7 +11,7 @@ from .anomalies import median
 from .calls import duration_ns
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import Ranks, RankTime, job_of, rank_findings, ranks_of
+from .ranks import Ranks, RankTime, job_of, one_program, rank_findings, ranks_of
 from .sampled import sampled
 from .view import WORTH, View
 from .words import each_text, place_text
@@ -42,6 +42,8 @@ def across_ranks(facts: Facts) -> Iterator[Finding]:
     waiting = [view.length_ns for view in facts.feeding if view.program.root != late]
     why = _why_late(facts, answer)
     for one in rank_findings(answer, why.words if why is not None else ""):
+        if one.kind == "imbalance" and not one_program(facts.session, answer):
+            continue
         length = median(waiting) if one.kind == "late_rank" and late and waiting else longest
         share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
         found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")
