@@ -521,9 +521,10 @@ _KINDS = {"transfer": "copy", "sync": "wait"}
 
 def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     """Each phase of each device: how long, how busy, what it holds."""
+    several = len({one.device for one in divisions.all}) > 1
     rows = [
         (
-            ": ".join([one.device] * (len(divisions.of(one.phase)) > 1) + [phase_text(one.phase, one.program.steps)]),
+            ": ".join([one.device] * several + [phase_text(one.phase, one.program.steps)]),
             time_text(one.length_ns + one.unseen_ns),
             percent_text(one.busy_share),
             "; ".join(text for text in (_count(one), one.holds(), _not_seen(one)) if text),

@@ -223,3 +223,14 @@ def test_the_tiles_of_a_phase_are_of_one_process_that_of_the_headline_and_name_i
             assert (run_tile["value"], run_tile["note"], phase["note"]) == (whole, "all processes", whole)
         else:
             assert phase["note"].startswith(f"{owner} · ")
+
+
+def test_each_phase_of_a_merged_report_names_its_process_although_one_alone_has_it():
+    runs = [looped(), session(kernel("gemm", 0, MS), end=2 * MS)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    lines = list(text.full(merge(runs)))
+    at = lines.index("Phases")
+    rows = [line.strip() for line in lines[at + 2 : lines.index("", at)]]
+    assert [row.partition("  ")[0] for row in rows if "interruption" in row] == ["rank 0 · GPU 0: interruptions"]
+    assert all(re.match("rank [01] · GPU 0: ", row) for row in rows)
