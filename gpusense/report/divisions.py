@@ -255,6 +255,17 @@ class Divisions:
     def _lengths(self) -> "dict[tuple[str | None, DeviceKey], list[_Lengths]]":
         return {key: [_lengths(view) for view in views] for key, views in self.views.items()}
 
+    def rows(self, found: Sequence[Division]) -> list[tuple[str, Operation]]:
+        """The operations of all of ``found``, most time first, with what stands before the name of each: "[0] ", of
+        several processes "rank 1 [0] "."""
+        several = len(self.programs) > 1
+        rows = [
+            ((f"{one_line(one.program.root or '', 40)} " if several else "") + self.mark(row), row)
+            for one in found
+            for row in one.operations
+        ]
+        return sorted(rows, key=lambda of: -of[1].total_ns)
+
     def mark(self, row: Operation) -> str:
         """What stands before an operation's name: "[0] "; "[CPU] " where a processor plays a GPU."""
         device = device_of(self._facts.session.devices, row.backend, row.device) if row.kind in DEVICE_KINDS else None

@@ -234,3 +234,13 @@ def test_each_phase_of_a_merged_report_names_its_process_although_one_alone_has_
     rows = [line.strip() for line in lines[at + 2 : lines.index("", at)]]
     assert [row.partition("  ")[0] for row in rows if "interruption" in row] == ["rank 0 · GPU 0: interruptions"]
     assert all(re.match("rank [01] · GPU 0: ", row) for row in rows)
+
+
+def test_operations_of_a_merged_report_name_their_process():
+    run = two_lengths()
+    (steps,) = [phase for phase in page_of(run).data["phases"] if phase["name"] == STEADY]
+    assert {row["card"] for row in steps["operations"]} == {"rank 0 · GPU 0", "rank 1 · GPU 0"}
+    lines = list(text.full(run))
+    at = lines.index("Operations on the device, steps")
+    rows = [line.split("  ")[-1].strip() for line in lines[at + 2 : lines.index("", at)]]
+    assert {row.rpartition(" ")[0] for row in rows if "gemm" in row} == {"rank 0 [0]", "rank 1 [0]"}

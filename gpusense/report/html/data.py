@@ -319,6 +319,7 @@ def _operation(
     shown["what"] = called({row.backend}) if row.kind == "kernel" else row.kind
     known = row.kind in DEVICE_KINDS or row.device is not None
     shown["card"] = device_text(session.devices, row.backend, row.device) if known else "–"
+    shown["card"] = shown["card"] if root is None else f"{one_line(root, 40)} · {shown['card']}"
     timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
     shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)
