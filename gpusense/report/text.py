@@ -536,6 +536,7 @@ def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     yield f"{'phase':<{wide}}{'length':>10}{head:>10}  most of it"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
+    yield from _prose([sentence(text) for text in (divisions.shared,) if text], style)
     yield from _prose(_at_once(divisions), style)
 
 

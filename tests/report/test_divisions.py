@@ -200,7 +200,7 @@ def test_a_row_of_the_page_divides_the_time_of_a_process_by_its_own_steps():
     run = two_lengths()
     (steps,) = [phase for phase in page_of(run).data["phases"] if phase["name"] == STEADY]
     owned = {bar["device"].rpartition(" · ")[2]: bar["steps"] for bar in steps["breakdown"]}
-    assert owned == {one.program.root: one.steps.number for one in divisions_of(run).of(STEADY)}
+    assert owned == {f"{one.program.root} (shared)": one.steps.number for one in divisions_of(run).of(STEADY)}
     assert len(set(owned.values())) == 2
 
 
@@ -232,8 +232,12 @@ def test_each_phase_of_a_merged_report_names_its_process_although_one_alone_has_
     lines = list(text.full(merge(runs)))
     at = lines.index("Phases")
     rows = [line.strip() for line in lines[at + 2 : lines.index("", at)]]
-    assert [row.partition("  ")[0] for row in rows if "interruption" in row] == ["rank 0 · GPU 0: interruptions"]
-    assert all(re.match("rank [01] · GPU 0: ", row) for row in rows)
+    assert [row.partition("  ")[0] for row in rows if "interruption" in row] == [
+        "rank 0 · GPU 0 (shared): interruptions"
+    ]
+    note = next(at for at, row in enumerate(rows) if row.startswith("Shared: "))
+    assert note > 6
+    assert all(row.startswith(("rank 0 · GPU 0 (shared): ", "rank 1 · GPU 0 (shared): ")) for row in rows[:note])
 
 
 def test_operations_of_a_merged_report_name_their_process():
@@ -244,3 +248,27 @@ def test_operations_of_a_merged_report_name_their_process():
     at = lines.index("Operations on the device, steps")
     rows = [line.split("  ")[-1].strip() for line in lines[at + 2 : lines.index("", at)]]
     assert {row.rpartition(" ")[0] for row in rows if "gemm" in row} == {"rank 0 [0]", "rank 1 [0]"}
+
+
+@pytest.mark.parametrize("after", [0, 10_000 * MS], ids=["at once", "one after the other"])
+def test_shares_of_a_device_that_processes_used_at_once_are_called_shared(after):
+    runs = [looped(), looped(24)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    moved = {"start_ns": after, "end_ns": after}
+    runs[1].records = [
+        record._replace(**{name: getattr(record, name) + ns for name, ns in moved.items()})
+        for record in runs[1].records
+    ]
+    runs[1].meta.update({name: runs[1].meta[name] + ns for name, ns in moved.items()})
+    run = merge(runs)
+    said = "\n".join(text.full(run))
+    judged = next(phase for phase in page_of(run).data["phases"] if phase["judged"])
+    told = [
+        "rank 0 · GPU 0 (shared): steps" in said,
+        "Shared: other processes used the device meanwhile" in said,
+        all(bar["device"].endswith(" (shared)") for bar in judged["breakdown"]),
+        judged["shared"].startswith("shared: other processes"),
+        any("(all processes')" in tile["note"] for tile in judged["tiles"]),
+    ]
+    assert told == [not after] * 5

@@ -121,11 +121,14 @@ def _phase(
         "of": found[0].of,
         "judged": judged,
         "at_once": "; ".join(divisions.at_once(name)),
+        "shared": divisions.shared if any(one.shared for one in found) else "",
         "note": owner + length if name != ALL or not owner else time_text(facts.window_ns),
         "tiles": _tiles(session, facts, told, owner),
         "breakdown": [
             {
-                "device": group_name(session, one.key) + ("" if one.program.root is None else f" · {one.program.root}"),
+                "device": group_name(session, one.key)
+                + ("" if one.program.root is None else f" · {one.program.root}")
+                + (" (shared)" if one.shared else ""),
                 "window": one.length_ns,
                 "steps": None if one.steps is None else one.steps.number,
                 "parts": list(one.parts.items()),
@@ -256,6 +259,7 @@ def _tiles(session: Session, facts: Facts, found: list[Division], owner: str) ->
     whole, steps = found[0].phase == ALL, found[0].steps
     busy = max(found, key=lambda one: one.busy_share)
     of = busy.of + (f"; the busiest of {len(found)}: {busy.text if owner else busy.device}" if len(found) > 1 else "")
+    of += " (all processes')" if busy.shared else ""
     rows = [row for one in found for row in one.operations]
     names = {row.backend for row in rows if row.kind == "kernel"} or {row.backend for row in rows}
     kernels, copies = ([row for row in rows if row.kind == kind] for kind in ("kernel", "transfer"))

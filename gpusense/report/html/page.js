@@ -18,7 +18,8 @@ function breakdown() {
         parts.map(([part, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${colourOf(part)})` }, title: `${data.words[part]}: ${time(ns)}` }))),
       h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
         h("span", { class: "quiet" }, steps ? `${time(ns / steps)} each` : time(ns))))),
-      families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · "))) : null)));
+      families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · "))) : null)),
+    phase.shared ? h("p", { class: "quiet" }, `${phase.shared[0].toUpperCase()}${phase.shared.slice(1)}.`) : null);
   return { section, fill };
 }
 
