@@ -1,7 +1,7 @@
 """Many ranks of one job: who computes longer, who arrives last, and how well their clocks agree."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from .._runtime.text import count_text, one_line, percent_text, ranks_text, rate
 from ..session import Session
 from .anomalies import median
 from .collectives import Collectives, Missing, Row, Slow, joined_table, slow_links
-from .facts import Finding
+from .facts import Facts, Finding
 from .families import is_collective
 from .figures import FIGURES, collectives_with_exposed, figures_of
 from .processes import divided, processes_of, sharing
@@ -140,6 +140,8 @@ def name_of(session: Session, rank: int) -> str:
 #: Figures of a rank by which it is like others: within so much of the run, or of the figure itself.
 _LIKE = ("compute_ns", "collective_exposed_ns", "busy_ns", "cost_ns", "waited_ns")
 _OF_THE_RUN, _OF_ITSELF = 0.03, 0.1
+#: Who computes longer than the mean by so much is a finding; who is further from it in any figure is not called alike.
+_APART = 0.1
 #: Of the waiting of the others so much is for the last rank alone, where one is late.
 _ALONE = 0.3
 #: Who waits so little of what others wait is waited for.
@@ -203,18 +205,55 @@ def names_text(rows: Sequence[RankTime]) -> str:
     return first if len(rows) == 1 else f"{first} and {count_text(len(rows) - 1, 'other')}"
 
 
-def alike_text(answer: Ranks) -> str:
-    """ "Ranks 0 to 62 hardly differ; rank 63 is apart."; "" for a few ranks that all hardly differ."""
+def alike_text(answer: Ranks, figures: Mapping[str, Sequence[float]] | None = None, processes: int = 0) -> str:
+    """ "Ranks 0 to 62 hardly differ; rank 63 is apart."; "" for a few ranks that all hardly differ.
+
+    ``figures``: what else is known of some of them, by name; ``processes``: how many there are, with those that had no
+    work of a device."""
     groups = [[answer.ranks[at] for at in mine] for mine in answer.alike]
     if len(groups) < 2:
         what = "ranks" if all(row.name.startswith("rank ") for row in answer.ranks) else "processes"
-        return f"All {len(answer.ranks)} {what} hardly differ." if len(answer.ranks) > 2 else ""
-    large = [names_text(mine) for mine in groups if len(mine) > 1]
+        what += " that used a device" if what == "processes" and processes > len(answer.ranks) else ""
+        said = len(answer.ranks) > 2 and _agree(answer.ranks, figures or {})
+        return f"All {len(answer.ranks)} {what} hardly differ." if said else ""
+    large = [names_text(mine) for mine in groups if len(mine) > 1 and _agree(mine, figures or {})]
     rest = [mine[0] for mine in groups if len(mine) == 1]
     parts = [f"{name} hardly differ" for name in large]
     if rest:
         parts.append(f"{names_text(rest)} {'is' if len(rest) == 1 else 'are'} apart")
     return f"{_capital('; '.join(parts), 400)}." if large else ""
+
+
+def _agree(rows: Sequence[RankTime], figures: Mapping[str, Sequence[float]]) -> bool:
+    """Whether none is so far from the mean that a finding would say it, in any figure that is known of several."""
+    known = [figures[row.name] for row in rows if row.name in figures]
+    columns = [[row.compute_ns for row in rows], [row.busy_ns for row in rows], *zip(*known, strict=True)]
+    means = [sum(column) / max(1, len(column)) for column in columns]
+    return not any(
+        abs(value - mean) >= _APART * mean > 0 for column, mean in zip(columns, means, strict=True) for value in column
+    )
+
+
+def _of_steps(facts: Facts) -> dict[str, tuple[float, float, float]]:
+    """By process how many steps it has, how long these are, and how busy its devices are in the phase judged."""
+    busy: dict[str | None, list[float]] = {}
+    for view in facts.views:
+        busy.setdefault(view.program.root, []).append(view.parts.busy / max(1, view.length_ns))
+    return {
+        one.root: (
+            0.0 if one.steps is None else one.steps.number,
+            0.0 if one.steps is None else one.steps.median_ns,
+            sum(busy[one.root]) / len(busy[one.root]),
+        )
+        for one in facts.programs
+        if one.root is not None and one.root in busy
+    }
+
+
+def one_program(session: Session, answer: Ranks) -> bool:
+    """Whether the processes ran the same, as ranks of a job do, and what has one command."""
+    ranks = (row.name.partition(" #")[0] == f"rank {row.rank}" for row in answer.ranks)
+    return session.meta.get("run") is not None or all(ranks)
 
 
 def split(session: Session) -> list[Session]:
@@ -243,8 +282,10 @@ def shown_text(session: Session) -> str:
     answer = session.once(ranks_of)
     if answer is None:
         return ""
-    said = alike_text(answer)
-    whole = {one["root"] for one in processes_of(session) if FIGURES not in one}
+    listed = processes_of(session)
+    same = one_program(session, answer)
+    said = alike_text(answer, _of_steps(session.once(Facts)), len(listed)) if same else ""
+    whole = {one["root"] for one in listed if FIGURES not in one}
     shown = [row for row in answer.ranks if row.name in whole]
     if len(shown) == len(answer.ranks) or not shown:
         return said
@@ -307,7 +348,7 @@ def collectives_of(session: Session) -> list[Row]:
 #: Of a rank that is late in fewer of its collectives it is said how often.
 _ALWAYS = 0.5
 #: What a rank computes is told where it is so far from the mean.
-_APART = 0.05
+_TOLD = 0.05
 
 
 def late_text(slow: RankTime) -> str:
@@ -337,7 +378,7 @@ def _late_evidence(answer: Ranks, slow: RankTime) -> Iterator[str]:
             f"{time_text(slow.event_ns / 2)}."
         )
     mean = sum(row.compute_ns for row in answer.ranks) / len(answer.ranks)
-    if abs(slow.compute_ns - mean) >= _APART * mean > 0:
+    if abs(slow.compute_ns - mean) >= _TOLD * mean > 0:
         yield f"It computes {time_text(slow.compute_ns)}; the mean is {time_text(mean)}."
     if answer.clock_error_ns is not None:
         yield f"Clocks agree within {time_text(answer.clock_error_ns)} after alignment at the collectives' ends."
@@ -367,7 +408,7 @@ def rank_findings(answer: Ranks, why: str = "") -> list[Finding]:
         )
     if answer.together and not any(set(answer.together) == set(slow.row.members) for slow in answer.slow):
         found.append(_late_together(answer))
-    if answer.imbalance is not None and answer.imbalance >= 0.1:
+    if answer.imbalance is not None and answer.imbalance >= _APART:
         by_time = sorted(answer.ranks, key=lambda row: -row.compute_ns)
         shown = by_time if len(by_time) <= 8 else [*by_time[:4], *by_time[-4:]]
         hidden = len(by_time) - len(shown)

@@ -11,7 +11,7 @@ from .anomalies import median
 from .calls import duration_ns
 from .facts import Facts, Finding
 from .intervals import Interval, intersect, total, union
-from .ranks import Compared, Ranks, RankTime, jobs_of, rank_findings
+from .ranks import Compared, Ranks, RankTime, jobs_of, one_program, rank_findings
 from .sampled import sampled
 from .view import WORTH, View
 from .words import each_text, place_text
@@ -47,6 +47,8 @@ def _across_job(facts: Facts, these: Compared, feeding: Sequence[View]) -> Itera
     waiting = [view.length_ns for view in feeding if view.program.root != late]
     why = _why_late(facts, these, feeding)
     for one in rank_findings(answer, why.words if why is not None else ""):
+        if one.kind == "imbalance" and not one_program(facts.session, answer):
+            continue
         length = median(waiting) if one.kind == "late_rank" and late and waiting else longest
         share = min(1.0, one.saving_ns / length) if one.saving_ns and length else None
         found = one._replace(share=share, phase=facts.views[0].name if facts.views else "")

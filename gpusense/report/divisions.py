@@ -90,6 +90,7 @@ class Division(NamedTuple):
     operations: list[Operation]  # of the device, most time first; ``share`` is of the phase
     unseen_ns: int = 0  # beside the length: when capture was off
     text: str = ""  # "GPU 0"
+    shared: bool = False  # other processes used the device meanwhile: it is busy with their work, too
 
     def share(self, spent_ns: float) -> float:
         """Of the phase, 0…1. What runs at once on a device may be more than 1 together."""
@@ -127,8 +128,9 @@ class Division(NamedTuple):
 
     @property
     def device(self) -> str:
-        """ "GPU 0"; of a merged session "rank 1 · GPU 0"."""
-        return self.text if self.program.root is None else f"{one_line(self.program.root, 40)} · {self.text}"
+        """ "GPU 0"; of a merged session "rank 1 · GPU 0", "rank 1 · GPU 0 (shared)"."""
+        text = f"{self.text} (shared)" if self.shared else self.text
+        return text if self.program.root is None else f"{one_line(self.program.root, 40)} · {text}"
 
     @property
     def processor(self) -> str:
@@ -187,7 +189,8 @@ class Divisions:
             return self._summed()
         found = []
         for key, views in self.views.items():
-            mine, lengths, reaching = [], self._lengths[key], _reaching(views)
+            mine, lengths, reaching = list[Division](), self._lengths[key], _reaching(views)
+            shared = self._shared(views[0].program, views[0].key)
             for view, of in zip(views, lengths, strict=True):
                 spent, off = _parts(view, reaching), total(view.spans) - view.length_ns
                 mine.append(_division(view, view.name, view.length_ns, spent, _gaps(view), of, off))
@@ -200,16 +203,21 @@ class Divisions:
                 parts.update(one.parts)
                 gaps.update(one.gaps)
             whole = sum(one.length_ns for one in mine)
-            found += [
-                *mine,
-                _division(views[0], ALL, whole, parts, gaps, everything, sum(one.unseen_ns for one in mine)),
-            ]
+            mine.append(_division(views[0], ALL, whole, parts, gaps, everything, sum(one.unseen_ns for one in mine)))
+            found += [one._replace(shared=shared) for one in mine]
         return found
 
     @property
     def programs(self) -> "list[Program]":
         """The processes of which it is known when they worked."""
         return list({id(views[0].program): views[0].program for views in self.views.values()}.values())
+
+    def _shared(self, program: Program, key: DeviceKey) -> bool:
+        """Whether another process used the device while this one ran."""
+        start, end = program.window
+        others = (views[0] for views in self.views.values() if views[0].program is not program)
+        windows = (view.program.window for view in others if card(*view.key) == card(*key))
+        return any(low < end and start < high for low, high in windows)
 
     def of(self, phase: str) -> list[Division]:
         """Of each device in one phase; not to be changed."""
@@ -233,6 +241,13 @@ class Divisions:
         told = [(f"{one.device}: " if len(found) > 1 else "", one.at_once) for one in found]
         return [f"{device}{text}" for device, text in told if text]
 
+    @property
+    def shared(self) -> str:
+        """What "(shared)" means, where a device is."""
+        if not any(one.shared for one in self.all):
+            return ""
+        return "shared: other processes used the device meanwhile; how busy and idle it was counts the work of all"
+
     @cached_property
     def names(self) -> list[str]:
         """The phases that there are."""
@@ -254,6 +269,17 @@ class Divisions:
     @cached_property
     def _lengths(self) -> "dict[tuple[str | None, DeviceKey], list[_Lengths]]":
         return {key: [_lengths(view) for view in views] for key, views in self.views.items()}
+
+    def rows(self, found: Sequence[Division]) -> list[tuple[str, Operation]]:
+        """The operations of all of ``found``, most time first, with what stands before the name of each: "[0] ", of
+        several processes "rank 1 [0] "."""
+        several = len(self.programs) > 1
+        rows = [
+            ((f"{one_line(one.program.root or '', 40)} " if several else "") + self.mark(row), row)
+            for one in found
+            for row in one.operations
+        ]
+        return sorted(rows, key=lambda of: -of[1].total_ns)
 
     def mark(self, row: Operation) -> str:
         """What stands before an operation's name: "[0] "; "[CPU] " where a processor plays a GPU."""

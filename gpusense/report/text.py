@@ -143,7 +143,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
         ("Devices", _devices(facts, divisions, style)),
         *_where(divisions),
         *_operations(divisions, width, style),
-        ("Waits and other work of the host", _table(divisions, _host_operations(facts), width, "run")),
+        ("Waits and other work of the host", _table(_host_operations(facts, divisions), width, "run")),
         *(
             (table["title"], chain(_aligned(table), _prose(table["remarks"], style)))
             for table in small_tables(session, facts)
@@ -354,21 +354,19 @@ def _also(finding: Finding, style: Style) -> Iterator[str]:
 def _top(divisions: Divisions, most: int = _TOP) -> list[str]:
     """The heaviest kernels of the phase that is judged."""
     judged = divisions.judged
-    rows = sorted(
-        (row for one in judged for row in one.operations if row.kind == "kernel"), key=lambda row: -row.total_ns
-    )
+    rows = [(mark, row) for mark, row in divisions.rows(judged) if row.kind == "kernel"]
     if not judged:
         return []
     if not rows:
         return [f"no {called({row.backend for one in judged for row in one.operations})} ran"]
-    several = len({one.key for one in judged}) > 1
+    several = len(judged) > 1
     head = f"% of {judged[0].of}"
     wide = len(head) + 1
-    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {called({row.backend for row in rows})}"]
+    lines = [f"{head:>{wide}}{'total':>10}{'calls':>11}{'avg':>10}  {called({row.backend for _, row in rows})}"]
     lines += [
         f"{percent_text(row.share):>{wide}}{time_text(row.total_ns):>10}{row.count:>11,}{time_text(row.avg_ns):>10}"
-        f"  {divisions.mark(row) if several else ''}{one_line(row.name)}"
-        for row in rows[:most]
+        f"  {mark if several else ''}{one_line(row.name)}"
+        for mark, row in rows[:most]
     ]
     return lines
 
@@ -379,14 +377,14 @@ def _at_once(divisions: Divisions) -> list[str]:
 
 
 def _copies(divisions: Divisions) -> list[str]:
-    copies = [row for one in divisions.judged for row in one.operations if row.kind == "transfer"]
+    copies = [(mark, row) for mark, row in divisions.rows(divisions.judged) if row.kind == "transfer"]
     if not copies:
         return []
-    several = len({one.key for one in divisions.judged}) > 1
+    several = len(divisions.judged) > 1
     shown = [
-        f"{divisions.mark(row) if several else ''}{_way(row)} {percent_text(row.share)}, "
+        f"{mark if several else ''}{_way(row)} {percent_text(row.share)}, "
         f"{size_text(row.bytes)} in {count_text(row.count, 'copy', 'copies')} at {rate_text(row.bandwidth_bytes_per_s)}"
-        for number, row in enumerate(sorted(copies, key=lambda row: -row.total_ns)[:3])
+        for number, (mark, row) in enumerate(copies[:3])
         if not number or row.share >= 0.001
     ]
     return [f"copies, of the {divisions.judged[0].of}: {' · '.join(shown)}"]
@@ -452,11 +450,11 @@ def _measured(session: Session) -> Iterator[str]:
         yield f"… and {count_text(len(rows) - _MOST_MEASURED, 'more measured block')} in the full report"
 
 
-def _host_operations(facts: Facts) -> list[Operation]:
-    """What took time of the host: shares of the run, beside no share of a device."""
+def _host_operations(facts: Facts, divisions: Divisions) -> list[tuple[str, Operation]]:
+    """What took time of the host, with what stands before its name: shares of the run, beside no share of a device."""
     whole = facts.window_ns
     rows = (row for row in facts.operations if row.kind not in DEVICE_KINDS or row.timing == "host")
-    return [row._replace(share=row.total_ns / whole if whole else 0.0) for row in rows]
+    return [(divisions.mark(row), row._replace(share=row.total_ns / whole if whole else 0.0)) for row in rows]
 
 
 def _columns(width: int, first: int) -> list[int]:
@@ -471,15 +469,16 @@ def _columns(width: int, first: int) -> list[int]:
     return shown
 
 
-def _table(divisions: Divisions, rows: list[Operation], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
-    """``of``: what the shares are of, which the head of their column says."""
+def _table(rows: list[tuple[str, Operation]], width: int, of: str, most: int = _MOST_ROWS) -> Iterator[str]:
+    """``rows``: each with what stands before its name; ``of``: what the shares are of, which the head of their column
+    says."""
     if not rows:
         return
     heads = (f"% of {of}", *_COLUMNS[1:])
     widths = (max(_WIDTHS[0], len(heads[0])), *_WIDTHS[1:])
     shown = _columns(width, widths[0])
     yield "".join(f"{heads[at]:>{widths[at]}}" for at in shown) + "  name"
-    for row in rows[:most]:
+    for mark, row in rows[:most]:
         instants = row.kind == "allocation"
         cells = (
             percent_text(None if instants else row.share),
@@ -494,10 +493,10 @@ def _table(divisions: Divisions, rows: list[Operation], width: int, of: str, mos
         )
         figures = "".join(f"{cells[at]:>{widths[at]}}" for at in shown)
         by_host = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
-        yield f"{figures}  {divisions.mark(row)}{_named(row)}{by_host}"
+        yield f"{figures}  {mark}{_named(row)}{by_host}"
     if len(rows) > most:
         rest = rows[most:]
-        yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for row in rest))}"
+        yield f"… and {count_text(len(rest), 'more operation')}, {time_text(sum(row.total_ns for _, row in rest))}"
 
 
 def _named(row: Operation) -> str:
@@ -514,9 +513,10 @@ _KINDS = {"transfer": "copy", "sync": "wait"}
 
 def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     """Each phase of each device: how long, how busy, what it holds."""
+    several = len({one.device for one in divisions.all}) > 1
     rows = [
         (
-            ": ".join([one.device] * (len(divisions.of(one.phase)) > 1) + [phase_text(one.phase, one.program.steps)]),
+            ": ".join([one.device] * several + [phase_text(one.phase, one.program.steps)]),
             time_text(one.length_ns + one.unseen_ns),
             percent_text(one.busy_share),
             "; ".join(text for text in (_count(one), one.holds(), _not_seen(one)) if text),
@@ -529,6 +529,7 @@ def _phases(divisions: Divisions, style: Style) -> Iterator[str]:
     yield f"{'phase':<{wide}}{'length':>10}{head:>10}  most of it"
     for name, length, busy, holds in rows:
         yield f"{name:<{wide}}{length:>10}{busy:>10}  {holds}"
+    yield from _prose([sentence(text) for text in (divisions.shared,) if text], style)
     yield from _prose(_at_once(divisions), style)
 
 
@@ -567,15 +568,15 @@ def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tupl
     judged = [row for one in divisions.judged for row in one.operations]
     for phase in divisions.names:
         found = divisions.of(phase)
-        rows = sorted((row for one in found for row in one.operations), key=lambda row: -row.total_ns)
+        rows = divisions.rows(found)
         first = found[0].judged or divisions.names == [ALL]
-        if phase == ALL and not first and sum(row.count for row in rows) == sum(row.count for row in judged):
+        if phase == ALL and not first and sum(row.count for _, row in rows) == sum(row.count for row in judged):
             continue
         name = phase_text(phase, found[0].program.steps)
         title = f"Operations on the device, {'whole ' if phase == ALL else ''}{name}"
         most = _MOST_ROWS if first else _FEW_ROWS
         together = _prose(map(sentence, divisions.at_once(phase)), style)
-        yield title, chain(_table(divisions, rows, width, found[0].of, most), together)
+        yield title, chain(_table(rows, width, found[0].of, most), together)
 
 
 def _devices(facts: Facts, divisions: Divisions, style: Style) -> Iterator[str]:

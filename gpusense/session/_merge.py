@@ -10,6 +10,7 @@ process noted of itself is ``notes`` of its object.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .._records.device_identity import device_text
 from .._records.records import (
     Aggregate,
     Counters,
@@ -76,7 +77,7 @@ def merged(sessions: Sequence[Session]) -> Session:
     result.counters = Counters(*(sum(column) for column in zip(*(one.counters for one in sessions), strict=True)))
     notes = _clock_notes(processes)
     notes += [*killed, *_twins(processes)]
-    result.busy = [_joined(rows, notes) for rows in busy.values()]
+    result.busy = [_joined(rows, result.devices, notes) for rows in busy.values()]
     result.meta = _meta(sessions, processes, notes) | {"capture": capture, "sources": sources}
     if hangs:
         result.meta["hang"] = hangs
@@ -237,7 +238,7 @@ def _twins(processes: Iterable[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _joined(rows: list[DeviceBusy], notes: list[str]) -> DeviceBusy:
+def _joined(rows: list[DeviceBusy], devices: Sequence[DeviceInfo], notes: list[str]) -> DeviceBusy:
     """Busy time of one device; of several processes' unions only the sum is known, bounded by the span."""
     if len(rows) == 1:
         return rows[0]
@@ -250,7 +251,8 @@ def _joined(rows: list[DeviceBusy], notes: list[str]) -> DeviceBusy:
         summed: int = sum(getattr(row, name) for row in rows)
         return summed if span is None else min(summed, span)
 
-    notes.append(f"device {rows[0].device} was used by {len(rows)} processes: its busy time is an upper bound")
+    which = device_text(devices, rows[0].backend, rows[0].device)
+    notes.append(f"{which} was used by {len(rows)} processes: its busy time is an upper bound")
     return rows[0]._replace(
         kernel_ns=total("kernel_ns"),
         transfer_ns=total("transfer_ns"),

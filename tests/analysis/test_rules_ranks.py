@@ -4,11 +4,11 @@ import re
 
 import pytest
 from support.ranks import collective, device, job_rank, kernel_of
-from support.sessions import MS, US, session
+from support.sessions import MS, US, kernel, session
 
 from gpusense._records.records import GpuCollective
 from gpusense.analysis.findings import findings
-from gpusense.analysis.ranks import alike_text, rank_findings, ranks, ranks_of
+from gpusense.analysis.ranks import alike_text, rank_findings, ranks, ranks_of, shown_text
 from gpusense.report import text
 from gpusense.session import merge
 
@@ -131,6 +131,42 @@ def test_ranks_that_are_late_in_turn_are_none():
     assert alike_text(answer) == "All 4 ranks hardly differ."
     pids = [row._replace(name=f"process {row.rank + 40}") for row in answer.ranks]
     assert alike_text(answer._replace(ranks=tuple(pids))) == "All 4 processes hardly differ."
+
+
+def stepping(steps, each, *, work=0.5, **meta):
+    """``steps`` of ``each`` nanoseconds, whose device works for a part of each."""
+    begun = [step * each for step in range(steps)]
+    return session(*(kernel("gemm", at, at + round(work * each)) for at in begun), end=steps * each, **meta)
+
+
+@pytest.mark.parametrize(
+    ("apart", "said"),
+    [
+        ({}, "All 3 ranks hardly differ."),
+        ({"steps": 200, "each": 2 * MS}, ""),
+        ({"work": 0.54}, "All 3 ranks hardly differ."),
+        ({"work": 0.6}, "Ranks 0 and 1 hardly differ; rank 2 is apart."),
+    ],
+)
+def test_ranks_of_which_any_figure_differs_are_not_called_alike(apart, said):
+    runs = [{"steps": 40, "each": 10 * MS, "rank": rank} for rank in range(3)]
+    runs[2].update(apart)
+    assert shown_text(merge([stepping(**run) for run in runs])) == said
+
+
+@pytest.mark.parametrize("second", ["train.py", "other.py"])
+def test_of_different_programs_it_is_not_said_how_they_compare(second):
+    scripts = ["train.py", "train.py", second]
+    runs = [
+        stepping(40, 10 * MS, pid=40 + at, run={"command": script}, work=0.9 if script == "other.py" else 0.5)
+        for at, script in enumerate(scripts)
+    ]
+    idle = session(end=400 * MS, pid=50, run={"command": "train.py"})
+    same = second == "train.py"
+    assert shown_text(merge(runs)) == ("All 3 processes hardly differ." if same else "")
+    told = "All 3 processes that used a device hardly differ." if same else ""
+    assert shown_text(merge([*runs, idle])) == told
+    assert "imbalance" not in {one.kind for one in findings(merge(runs))}
 
 
 def test_a_rank_that_is_late_once_as_at_the_first_collective_is_not_the_verdict():

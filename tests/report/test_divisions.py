@@ -9,9 +9,10 @@ from support.pages import page_of
 from support.sessions import MS, RECORDED, T0, US, block, copy, kernel, session, sync, training
 
 from gpusense._records.records import Aggregate, UnseenInterval
-from gpusense._runtime.text import percent_text
+from gpusense._runtime.text import percent_text, time_text
 from gpusense.analysis.facts import Facts
 from gpusense.analysis.findings import ranked
+from gpusense.analysis.program import STEADY
 from gpusense.analysis.words import IDLE
 from gpusense.report import text
 from gpusense.report.divisions import ALL, PARTS, Divisions, divisions_of, steps_text
@@ -185,3 +186,89 @@ def test_shares_beyond_100_percent_say_why():
     assert "at the same time" in " ".join(text.full(beside))
     assert [one["at_once"] != "" for one in page_of(beside).data["phases"] if one["judged"]] == [True]
     assert not any(one["at_once"] for one in page_of(alone).data["phases"])
+
+
+def two_lengths():
+    """Two processes on one device, of 40 and of 24 steps."""
+    runs = [looped(), looped(24)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    return merge(runs)
+
+
+def test_a_row_of_the_page_divides_the_time_of_a_process_by_its_own_steps():
+    run = two_lengths()
+    (steps,) = [phase for phase in page_of(run).data["phases"] if phase["name"] == STEADY]
+    owned = {bar["device"].rpartition(" · ")[2]: bar["steps"] for bar in steps["breakdown"]}
+    assert owned == {f"{one.program.root} (shared)": one.steps.number for one in divisions_of(run).of(STEADY)}
+    assert len(set(owned.values())) == 2
+
+
+def test_the_tiles_of_a_phase_are_of_one_process_that_of_the_headline_and_name_it():
+    run = two_lengths()
+    divisions = divisions_of(run)
+    first = divisions.judged[0].program
+    (owner, *_) = divisions.sentence().partition(" · ")[0].rpartition("(")[2:]
+    assert owner == first.root
+    for phase in page_of(run).data["phases"]:
+        (mine,) = [one for one in divisions.of(phase["name"]) if one.program is first]
+        tiles = {tile["label"]: tile for tile in phase["tiles"]}
+        run_tile = tiles.pop("Run", None)
+        assert all(re.match(f"{owner}( · |$)", tile["note"]) for tile in tiles.values())
+        assert tiles["GPU busy"]["value"] == percent_text(mine.busy_share)
+        kernels = sum(row.count for row in mine.operations if row.kind == "kernel")
+        assert tiles["Kernels"]["value"] == f"{kernels:,}"
+        if phase["name"] == ALL:  # of the job
+            whole = time_text(run.duration_ns)
+            assert (run_tile["value"], run_tile["note"], phase["note"]) == (whole, "all processes", whole)
+        else:
+            assert phase["note"].startswith(f"{owner} · ")
+
+
+def test_each_phase_of_a_merged_report_names_its_process_although_one_alone_has_it():
+    runs = [looped(), session(kernel("gemm", 0, MS), end=2 * MS)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    lines = list(text.full(merge(runs)))
+    at = lines.index("Phases")
+    rows = [line.strip() for line in lines[at + 2 : lines.index("", at)]]
+    assert [row.partition("  ")[0] for row in rows if "interruption" in row] == [
+        "rank 0 · GPU 0 (shared): interruptions"
+    ]
+    note = next(at for at, row in enumerate(rows) if row.startswith("Shared: "))
+    assert note > 6
+    assert all(row.startswith(("rank 0 · GPU 0 (shared): ", "rank 1 · GPU 0 (shared): ")) for row in rows[:note])
+
+
+def test_operations_of_a_merged_report_name_their_process():
+    run = two_lengths()
+    (steps,) = [phase for phase in page_of(run).data["phases"] if phase["name"] == STEADY]
+    assert {row["card"] for row in steps["operations"]} == {"rank 0 · GPU 0", "rank 1 · GPU 0"}
+    lines = list(text.full(run))
+    at = lines.index("Operations on the device, steps")
+    rows = [line.split("  ")[-1].strip() for line in lines[at + 2 : lines.index("", at)]]
+    assert {row.rpartition(" ")[0] for row in rows if "gemm" in row} == {"rank 0 [0]", "rank 1 [0]"}
+
+
+@pytest.mark.parametrize("after", [0, 10_000 * MS], ids=["at once", "one after the other"])
+def test_shares_of_a_device_that_processes_used_at_once_are_called_shared(after):
+    runs = [looped(), looped(24)]
+    for rank, run in enumerate(runs):
+        run.meta.update(rank=rank, pid=40 + rank)
+    moved = {"start_ns": after, "end_ns": after}
+    runs[1].records = [
+        record._replace(**{name: getattr(record, name) + ns for name, ns in moved.items()})
+        for record in runs[1].records
+    ]
+    runs[1].meta.update({name: runs[1].meta[name] + ns for name, ns in moved.items()})
+    run = merge(runs)
+    said = "\n".join(text.full(run))
+    judged = next(phase for phase in page_of(run).data["phases"] if phase["judged"])
+    told = [
+        "rank 0 · GPU 0 (shared): steps" in said,
+        "Shared: other processes used the device meanwhile" in said,
+        all(bar["device"].endswith(" (shared)") for bar in judged["breakdown"]),
+        judged["shared"].startswith("shared: other processes"),
+        any("(all processes')" in tile["note"] for tile in judged["tiles"]),
+    ]
+    assert told == [not after] * 5

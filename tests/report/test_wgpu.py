@@ -72,7 +72,7 @@ def test_where_passes_stand():
     page_facts = page_data(run).facts
     (judged,) = [phase for phase in page_facts["phases"] if phase["judged"]]
     tiles = {tile["label"]: tile["value"] for tile in judged["tiles"]}
-    assert (tiles["CPU busy"], tiles["Passes"]) == ("70 %", f"{judged['steps']}")
+    assert (tiles["CPU busy"], tiles["Passes"]) == ("70 %", f"{judged['breakdown'][0]['steps']}")
     scene = judged["operations"][0]
     assert (scene["kind"], scene["what"], scene["card"]) == ("kernel", "pass", "CPU (llvmpipe)")
     assert [family for family, _ in judged["breakdown"][0]["families"]] == ["passes", "copies and memsets"]

@@ -105,7 +105,14 @@ def test_a_device_two_ranks_share_is_one_and_its_busy_time_a_bound():
     assert {record.device for record in merged.kernels} == {0}
     assert [(row.device, row.busy_ns) for row in merged.busy] == [(0, 4 * MS)]
     assert merge([rank(0)] * 3).busy[0].busy_ns == 5 * MS  # no more than the span
-    assert any("upper bound" in note for note in merged.meta["notes"])
+    assert "GPU 0 was used by 2 processes: its busy time is an upper bound" in merged.meta["notes"]
+
+
+def test_a_device_whose_number_is_unknown_is_told_of_without_one():
+    runs = [rank(0), rank(1)]
+    for run in runs:
+        run.busy = [row._replace(device=None) for row in run.busy]
+    assert "GPU was used by 2 processes: its busy time is an upper bound" in merge(runs).meta["notes"]
 
 
 def test_the_same_number_in_two_processes_is_two_devices():

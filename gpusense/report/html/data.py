@@ -103,12 +103,17 @@ def _phase(
 ) -> dict[str, Any]:
     """What the page shows of one phase: of every device together."""
     found = divisions.of(name)
+    told = [
+        one for one in found if one.program is found[0].program
+    ]  # of several processes the headline's, if it has it
+    owner = _owner(divisions, found[0])
     rows = sorted(
         ((row, one.program.root) for one in found for row in one.operations),
         key=lambda of: (-of[0].total_ns, -of[0].count, of[0].name),
     )
     shown = rows[:_TABLE_LIMIT]
     steps = found[0].steps
+    length = _length(told) if steps is None else f"{steps.number:,} × {time_text(steps.median_ns)}"
     judged = any(one.judged for one in found) or divisions.names == [ALL]
     return {
         "name": name,
@@ -116,13 +121,16 @@ def _phase(
         "of": found[0].of,
         "judged": judged,
         "at_once": "; ".join(divisions.at_once(name)),
-        "note": f"{steps.number:,} × {time_text(steps.median_ns)}" if steps is not None else _length(found),
-        "steps": None if steps is None else steps.number,
-        "tiles": _tiles(session, facts, found),
+        "shared": divisions.shared if any(one.shared for one in found) else "",
+        "note": owner + length if name != ALL or not owner else time_text(facts.window_ns),
+        "tiles": _tiles(session, facts, told, owner),
         "breakdown": [
             {
-                "device": group_name(session, one.key) + ("" if one.program.root is None else f" · {one.program.root}"),
+                "device": group_name(session, one.key)
+                + ("" if one.program.root is None else f" · {one.program.root}")
+                + (" (shared)" if one.shared else ""),
                 "window": one.length_ns,
+                "steps": None if one.steps is None else one.steps.number,
                 "parts": list(one.parts.items()),
                 "families": list(one.families().items()),
             }
@@ -235,16 +243,23 @@ def _length(found: list[Division]) -> str:
     return time_text(max(one.length_ns + one.unseen_ns for one in found))
 
 
-def _run_tiles(session: Session, facts: Facts) -> list[dict[str, str]]:
-    note = "no end recorded" if session.meta.get("end_ns") is None else ""
+def _owner(divisions: Divisions, one: Division) -> str:
+    """ "rank 3 · "; "" where one process alone worked."""
+    return f"{one_line(one.program.root or '', 40)} · " if len(divisions.programs) > 1 else ""
+
+
+def _run_tiles(session: Session, facts: Facts, note: str = "") -> list[dict[str, str]]:
+    note = "no end recorded" if session.meta.get("end_ns") is None else note
     return [_tile("Run", time_text(facts.window_ns) if facts.window_ns else "–", note)]
 
 
-def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[str, str]]:
-    """Figures of one phase; of several devices the busiest one's, where they are shares."""
+def _tiles(session: Session, facts: Facts, found: list[Division], owner: str) -> list[dict[str, str]]:
+    """Figures of one phase of a process, whose notes begin with its name where there are several (``owner``); of
+    several devices the busiest one's, where they are shares."""
     whole, steps = found[0].phase == ALL, found[0].steps
     busy = max(found, key=lambda one: one.busy_share)
-    of = busy.of + (f"; the busiest of {len(found)}: {busy.device}" if len(found) > 1 else "")
+    of = busy.of + (f"; the busiest of {len(found)}: {busy.text if owner else busy.device}" if len(found) > 1 else "")
+    of += " (all processes')" if busy.shared else ""
     rows = [row for one in found for row in one.operations]
     names = {row.backend for row in rows if row.kind == "kernel"} or {row.backend for row in rows}
     kernels, copies = ([row for row in rows if row.kind == kind] for kind in ("kernel", "transfer"))
@@ -254,7 +269,7 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
         each = f"median of {steps.number:,}, ± {time_text(steps.spread_ns)}"
         tiles = [_tile("Each launch" if steps.name == "launch" else "Each step", time_text(steps.median_ns), each)]
     elif whole:
-        tiles = _run_tiles(session, facts)
+        tiles = []
     else:
         tiles = [_tile("Length", _length(found), "")]
     tiles += [
@@ -271,7 +286,10 @@ def _tiles(session: Session, facts: Facts, found: list[Division]) -> list[dict[s
         name, lost = max(idle.items(), key=lambda item: item[1])
         share = percent_text(busy.share(sum(idle.values())))
         tiles.append(_tile(f"{busy.processor} idle", share, f"most: {IDLE[name]}, {time_text(lost)}"))
-    return [*tiles, *(_whole_tiles(session) if whole else ())]
+    tiles = [{**tile, "note": f"{owner}{tile['note']}".removesuffix(" · ")} for tile in tiles]
+    if not whole:
+        return tiles
+    return [*_run_tiles(session, facts, "all processes" if owner else ""), *tiles, *_whole_tiles(session)]
 
 
 _RAN = {"kernel": "Kernels", "pass": "Passes", "kernel or pass": "Kernels and passes"}
@@ -305,6 +323,7 @@ def _operation(
     shown["what"] = called({row.backend}) if row.kind == "kernel" else row.kind
     known = row.kind in DEVICE_KINDS or row.device is not None
     shown["card"] = device_text(session.devices, row.backend, row.device) if known else "–"
+    shown["card"] = shown["card"] if root is None else f"{one_line(root, 40)} · {shown['card']}"
     timed = " (timed by the host)" if row.kind in DEVICE_KINDS and row.timing == "host" else ""
     shown["name"] = _name(row.name) + timed
     shown["colour"] = colour_word(row.kind, row.name, row.direction, ranks)

@@ -218,7 +218,8 @@ def _step_row(made: Events, divisions: Divisions) -> bool:
     starts, ends = array("q", steps.starts), array("q", steps.ends)
     name, zeros = made.name_id(steps.name, "block"), array("q", bytes(8 * len(starts)))
     columns = Columns(starts, ends, array("q", (name,)) * len(starts), zeros, zeros, zeros)
-    made.row("", "launches" if steps.name == "launch" else "steps", columns, busy=False)
+    owner = f" of {one_line(program.root or '', 40)}" if len(divisions.programs) > 1 else ""
+    made.row("", ("launches" if steps.name == "launch" else "steps") + owner, columns, busy=False)
     return True
 
 
