@@ -15,8 +15,7 @@ from .._runtime.interrupts import is_the_programs
 LONGEST_WAIT_S = 1e6  # a lock takes no infinite time
 #: Records that wait for the sinks; what comes beyond is counted and not handed to them.
 MAX_WAITING = 200_000
-#: No fork waits longer for the thread to end.
-FORK_S = 0.05
+WAIT_S = 0.05  # that a fork, or the end of the recording, waits for the thread to end
 FIRST_LOOK_S = 0.0005  # until the first look whether the thread has handed all out
 
 Sink = Callable[[list[Record]], Any]
@@ -96,11 +95,12 @@ class Sinks:
         return True
 
     def give_up(self) -> None:
-        """The recording ends: what waits is counted, and the thread ends once no sink holds it."""
+        """The recording ends: what waits is counted, and the thread ends, unless a sink holds it."""
         with self._changing:
             self.unsent += len(self._outbox)
             self._outbox, self._ending = [], True
         self._bell.set()
+        self._end_thread()
 
     def take_cpu_ns(self) -> int:
         """What sinks have cost since the last call."""
@@ -109,11 +109,14 @@ class Sinks:
 
     def before_fork(self) -> None:
         """Ends the thread for now, unless a sink holds it; the next records start another."""
+        self._end_thread()
+
+    def _end_thread(self) -> None:
         thread = self._thread
         if thread is not None and self._ident != self._get_ident() and not threads.foreign(thread):
             self._ending = True
             self._bell.set()
-            threads.join(thread, self._native_id, FORK_S)
+            threads.join(thread, self._native_id, WAIT_S)
 
     def _start(self) -> bool:
         self._ending = False

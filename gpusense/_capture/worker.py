@@ -83,10 +83,17 @@ class Worker:
             self._start_again()
         self._bell.set()
 
-    def end(self) -> None:
-        """No cycle begins after this."""
+    def end(self, patience_s: float = 0.0) -> None:
+        """No cycle begins after this. Waits up to ``patience_s`` for the thread, unless the caller is it.
+
+        A thread that the interpreter has to stop as it ends takes a file descriptor: glibc's ``pthread_exit`` loads
+        libgcc_s, and aborts a process that has none left.
+        """
         self._ending = True
         self._bell.set()
+        thread = self._thread
+        if thread is not None and not self.is_current() and not threads.foreign(thread):
+            thread.join(patience_s)
 
     def add_watcher(self, watcher: Callable[[], bool]) -> None:
         """``watcher()`` after each cycle, until it gives True or raises."""

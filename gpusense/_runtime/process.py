@@ -45,6 +45,12 @@ def register(owner: Any) -> None:
             os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 
 
+def after_forks(action: Callable[[], None]) -> None:
+    """Calls ``action()`` in forked children, for as long as the process lives."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: _quietly(action))
+
+
 def _run_exits() -> None:
     for reference in reversed(_exits):
         owner = reference()

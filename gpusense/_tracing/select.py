@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import _activate, _active_tracer, _Undecided
 from .._records.records import NO_GPU, Unavailable
-from .._runtime import config, log, package, threads
+from .._runtime import config, log, package, process, threads
 from .._runtime.config import Settings
 from .._runtime.errors import ConfigurationError, GpuSenseError, wants_room
 from .._runtime.interrupts import is_the_programs
@@ -323,13 +323,16 @@ class Control:
         reason = reason or capture.detach()
         return Unavailable("detach", reason, "recording is disabled all the same") if reason else None
 
+    def free_in_child(self) -> None:
+        """After a fork the child decides, where another thread of the parent was about to."""
+        self._deciding = threads.rlock()
+
     def forget_in_child(self, tracer: Any) -> None:
         """After a fork the tracer of the parent is useless in the child.
 
         Where the parent had no CUDA the child decides anew. Else it cannot use CUDA itself, and there is something to
         record only where blocks are wanted without a GPU.
         """
-        self._deciding = threads.rlock()
         if self.live is not tracer:
             return
         was_active, self.live = _active_tracer() is tracer, None
@@ -434,3 +437,4 @@ def _require(names: Sequence[str]) -> None:
 
 #: Of this process.
 control = Control()
+process.after_forks(control.free_in_child)

@@ -31,6 +31,7 @@ END_CAPTURE_S, END_RESULTS_S, LONGEST_END_S = 1.2, 0.8, 30.0
 #: In place of the second where a file is written, to a disk that may be slow; the end of a process by a signal waits
 #: no longer than the first and this.
 END_FILE_S = 3.0
+END_THREAD_S = 0.5  # of a thread that has nothing left to do
 
 
 class _Both(Forwarded, Block):
@@ -286,8 +287,9 @@ class Tracer(Blocks, ManualRecords, Results):
         return self.recorder.dump(None if path is None else fspath(path))
 
     def close(self) -> None:
-        """Ends capture for good; in two seconds at most, whatever the device, CUPTI or a sink does, or in four where a
-        disk takes no file. What the program has left to be read is read, which may take longer after very many blocks.
+        """Ends capture for good; in two and a half seconds at most, whatever the device, CUPTI or a sink does, or in
+        five where a disk takes no file. What the program has left to be read is read, which may take longer after very
+        many blocks.
         """
         recorder, worker = self.recorder, self._worker
         if self._over:  # what is left in the queue then was given up
@@ -297,19 +299,22 @@ class Tracer(Blocks, ManualRecords, Results):
         self._end_tasks()
         patience_s = END_FILE_S if recorder.store.mode == "file" else END_RESULTS_S
         in_time = worker.finish(recorder.end_capture, END_CAPTURE_S, LONGEST_END_S)
-        left_open = self._end_open()
-        if left_open:
-            from ..session._unrecorded import open_at_end
+        try:
+            left_open = self._end_open()
+            if left_open:
+                from ..session._unrecorded import open_at_end
 
-            recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(left_open)]
-        if not in_time:
-            log.once("close", "CUPTI or a source did not answer in time while capture ended")
-            recorder.end_results(deliver=False)
-        elif not worker.finish(recorder.end_results, patience_s, LONGEST_END_S):
-            log.once("close-results", "the last records were not read in time")
-            recorder.give_up_end()
-        end_frames()
-        worker.end()
+                recorder.facts["notes"] = [*recorder.facts.get("notes", ()), open_at_end(left_open)]
+            if not in_time:
+                log.once("close", "CUPTI or a source did not answer in time while capture ended")
+                recorder.end_results(deliver=False)
+            elif not worker.finish(recorder.end_results, patience_s, LONGEST_END_S):
+                in_time = False
+                log.once("close-results", "the last records were not read in time")
+                recorder.give_up_end()
+            end_frames()
+        finally:
+            worker.end(END_THREAD_S if in_time else 0.0)
         self._over = True
 
     def before_fork(self) -> None:

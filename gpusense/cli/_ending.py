@@ -55,6 +55,7 @@ class Ending:
         self._passes = Passes(settings.block, settings.passes or (1, 1)) if settings.block is not None else None
         self._pid = os.getpid()
         self._done = False
+        self._spare = _Spare()
         # Where the answer finds what it imports, whatever the program makes of sys.path or has in its folder.
         self._search = [folder for folder in sys.path if folder not in ("", _folder())]
         self._stderr = file_of(2)
@@ -78,6 +79,7 @@ class Ending:
 
     def program_begins(self) -> None:
         """From here on the run is the program's."""
+        self._spare.take()
         recorder = self.recording.tracer.recorder
         self._window.begin(self.recording.tracer)
         if self._passes is not None:
@@ -95,6 +97,7 @@ class Ending:
             return
         self._done = True
         try:
+            self._spare.give_back()
             self._end()
         except KeyboardInterrupt:
             self._mark()  # a second Ctrl-C: the user does not want to wait for an answer
@@ -248,6 +251,26 @@ class Ending:
                 rest = rest[os.write(2, rest) :]
         except Exception:  # noqa: BLE001 - closed or full, or the program has replaced something of this
             pass
+
+
+class _Spare:
+    """Two descriptors that are kept for the answer, which reads and writes files: the program may use up all others."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, tuple[int, int] | None]] = []
+
+    def take(self) -> None:
+        try:
+            ends = os.pipe()  # a file that nobody else has: it tells whether the numbers are still ours
+        except OSError:  # there are none even now
+            return
+        self._kept = [(end, file_of(end)) for end in ends]
+
+    def give_back(self) -> None:
+        """Not where the program has closed them: the numbers may be files of its own."""
+        for descriptor, file in self._kept:
+            if file_of(descriptor) == file:
+                os.close(descriptor)
 
 
 def _folder() -> str:

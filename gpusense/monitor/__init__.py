@@ -31,7 +31,7 @@ from ._history import History
 from ._history import Statistic as Statistic
 from ._history import Window as Window
 from ._sampler import SECOND, Clock, DeviceSampler, SamplerStats, ask
-from ._shared import shared
+from ._shared import EXIT_S, shared
 from ._sources import Opening
 
 #: One device or several, each as an index, a UUID or its beginning, a PCI address or an entry of
@@ -229,7 +229,7 @@ class Monitor(History):
 
     def at_exit(self) -> None:
         """Ends sampling without waiting for a driver call under way; NVML is left to the end of the process."""
-        self.stop(timeout=0.2)
+        self.stop(timeout=EXIT_S)
 
     def after_fork_in_child(self) -> None:
         """The child has none of our threads: this monitor is over, its history stays."""

@@ -8,6 +8,8 @@ from .._runtime import log, process, threads
 from ._sampler import Clock, DeviceSampler, Listener
 from ._sources import Opening
 
+EXIT_S = 0.2  # that the interpreter's end waits for a driver call under way
+
 
 class Shared:
     """One for the process. A forked child begins anew, with the drivers unopened. Methods may be called from any
@@ -67,7 +69,9 @@ class Shared:
         self._begin()
 
     def at_exit(self) -> None:
-        """Each monitor ends itself."""
+        """Each monitor has ended itself by now: they register later, and the last goes first."""
+        if self._opening is not None:
+            self._opening.join(EXIT_S)
 
 
 shared = Shared()

@@ -123,6 +123,12 @@ class Opening:
             self._followers = tuple(one for one in self._followers if one != follower)
             self._changed.set()
 
+    def join(self, timeout_s: float) -> None:
+        """Waits up to ``timeout_s`` for the thread that looks again, once nobody follows."""
+        thread = self._looking
+        if thread is not None and thread.ident != threads.thread_id()():
+            thread.join(timeout_s)
+
     def _run(self) -> None:
         found = []
         for name in names("metrics"):

@@ -179,6 +179,17 @@ def test_one_that_has_ended_stays_so(worker, recorder):
     assert worker._thread is thread
 
 
+def test_the_end_waits_for_the_thread_as_long_as_it_is_told(worker, recorder):
+    thread = worker._thread
+    recorder.free.clear()
+    recorder.again(worker)
+    worker.end(0.01)
+    assert thread.is_alive()
+    recorder.free.set()
+    worker.end(WAIT_S)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize(
     ("version", "helps"),
     [

@@ -1,10 +1,11 @@
-"""A fork of a program with gpusense in it says what it says without, and no record is lost by it."""
+"""A fork of a program with gpusense in it says what it says without, no record is lost by it, and no child waits."""
 
 import os
 import sys
 
 import pytest
 from support.machine import warns_of_threads
+from support.programs import clean
 
 from gpusense import session
 
@@ -124,3 +125,33 @@ def test_under_gpusense_run(run_python, tmp_path, scripted):
     counted_late = version >= (3, 12) and not warns_of_threads(version)
     assert ("multi-threaded" in done.stderr) == counted_late
     assert [block.name for block in session.load(tmp_path / "out.gpusense").blocks][-1] == "after the fork"
+
+
+def test_a_child_decides_where_another_thread_of_its_parent_was_about_to(run_python):
+    code = """
+import faulthandler, os, threading, warnings
+import gpusense
+from gpusense._tracing.select import control
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside a thread of the program
+deciding, forked, possible = threading.Event(), threading.Event(), control._possible
+def slow():
+    if threading.current_thread() is other:
+        deciding.set()
+        forked.wait()
+    return possible()
+def traced(name):
+    with gpusense.trace(name): pass
+    return [block.name for block in gpusense.get_tracer().session().blocks]
+control._possible = slow
+other = threading.Thread(target=traced, args=("parent",))
+other.start()
+deciding.wait()
+pid = os.fork()
+if pid == 0:
+    faulthandler.dump_traceback_later(20, exit=True)
+    os._exit(traced("child") != ["child"])
+print(os.waitpid(pid, 0)[1])
+forked.set()
+other.join()
+"""
+    clean(run_python(code, GPUSENSE="on"), "0\n")

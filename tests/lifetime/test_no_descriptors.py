@@ -1,4 +1,5 @@
-"""A program without a free file descriptor uses gpusense for the first time: nothing raises, and it works later."""
+"""A program without a free file descriptor: the first use raises nothing and a later one works, and it ends as it would
+without gpusense."""
 
 import sys
 
@@ -70,3 +71,32 @@ print("done")
 """
     )
     clean(run_python(code, mode, GPUSENSE=mode), "done\n")
+
+
+LEAKS = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    while True: os.open("/dev/null", os.O_RDONLY)
+except OSError: pass
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        'import gpusense\nwith gpusense.trace("a"): pass',
+        "import gpusense\ngpusense.get_tracer().add_sink(lambda records: None)\nwith gpusense.trace('a'): pass",
+        "from gpusense import monitor\nmonitor.start_background(lambda sample: None)",
+    ],
+    ids=["trace", "sink", "monitor"],
+)
+def test_no_thread_is_left_for_the_interpreter_to_stop(run_python, use):
+    """It does so by glibc's pthread_exit, which opens a library the first time, and aborts where it cannot."""
+    seen = """
+import atexit, os, threading
+def look(): os.write(1, repr([thread.name for thread in threading.enumerate()]).encode())
+atexit.register(look)  # first, so that it runs last
+"""
+    clean(run_python(seen + use + LEAKS, GPUSENSE="on"), "done\n['MainThread']")

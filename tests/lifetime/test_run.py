@@ -495,6 +495,40 @@ def test_a_full_disk_does_not_reach_the_program(tmp_path):
 
 
 @POSIX
+@pytest.mark.parametrize("output", [(), ("-o", "page.html")], ids=["kept", "page"])
+def test_a_program_that_has_used_up_its_descriptors_is_answered(tmp_path, output):
+    code = """
+import os, resource, gpusense
+with gpusense.trace("step"): gpusense.record_kernel("_Z3foov", duration_ns=5_000_000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    while True: os.open("/dev/null", os.O_RDONLY)
+except OSError: print("none left")
+"""
+    done = traced(*output, program(tmp_path, code), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "none left\n")
+    assert "foo" in done.stderr
+    assert "could not" not in done.stderr
+    assert (tmp_path / "page.html").exists() == bool(output)
+
+
+@POSIX
+def test_files_under_the_numbers_of_ours_that_a_program_has_closed_stay_open(tmp_path):
+    code = """
+import os
+from gpusense.cli._ending import Ending
+def end(ending):  # the answer, in its place
+    for descriptor in held: os.fstat(descriptor)
+    print("all open")
+Ending._end = end
+os.closerange(3, 64)
+held = [os.open("/dev/null", os.O_RDONLY) for _ in range(32)]
+"""
+    done = traced("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "all open\n")
+
+
+@POSIX
 def test_the_program_may_take_its_time_with_the_terminal(tmp_path):
     """SIGTERM in the middle of a long C call: the session is flushed once the call returns."""
     code = "import time; print('on', flush=True); time.sleep(60)"
