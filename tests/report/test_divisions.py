@@ -185,3 +185,17 @@ def test_shares_beyond_100_percent_say_why():
     assert "at the same time" in " ".join(text.full(beside))
     assert [one["at_once"] != "" for one in page_of(beside).data["phases"] if one["judged"]] == [True]
     assert not any(one["at_once"] for one in page_of(alone).data["phases"])
+
+
+def test_shares_that_are_beyond_100_percent_with_the_idle_time_say_why():
+    """Two streams for a part of the time: operations are 90 % of it, and with the idle time 120 %."""
+    beside = session(
+        *(kernel("a", at * MS, at * MS + 600 * US, stream=7) for at in range(20)),
+        *(kernel("b", at * MS, at * MS + 200 * US, stream=8) for at in range(20)),
+        end=20 * MS,
+    )
+    (division,) = divisions_of(beside).judged
+    assert sum(row.total_ns for row in division.operations) < division.length_ns
+    said = " ".join(" ".join(text.full(beside)).split())
+    where = said[said.index("Where the time went") :].partition("Operations on the device")[0]
+    assert "work that ran at the same time counts each time" in where.lower()

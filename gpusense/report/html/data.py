@@ -125,6 +125,7 @@ def _phase(
                 "window": one.length_ns,
                 "parts": list(one.parts.items()),
                 "families": list(one.families().items()),
+                "at_once": sentence(one.at_once_with_idle) if one.at_once_with_idle else "",
             }
             for one in found
         ],
