@@ -31,6 +31,7 @@ from .tracks import DIRECTIONS, label
 #: Counters that are shown where they are not 0, with what each counts.
 _LOST = {
     "dropped": ("record dropped by the driver", "records dropped by the driver"),
+    "invalid": ("unreadable record", "unreadable records"),
     "missed": ("buffer request found none free", "buffer requests found none free"),
     "ambiguous": ("record of several possible blocks", "records of several possible blocks"),
     "foreign_buffers": ("buffer of another tool discarded", "buffers of another tool discarded"),
