@@ -308,7 +308,7 @@ else:
         first says how busy tensor cores are, the following what they did. The program waits for the device where the
         block begins and ends; the first time, while the profiler is tried and switched on, a second or more. In a block
         that is being counted nothing else is. Where counters cannot be had it is :func:`trace`, and
-        ``get_tracer().status()["measured"]`` says why. Never raises for a reason of gpusense's own.
+        ``get_tracer().status().get("measured")`` says why. Never raises for a reason of gpusense's own.
         """
         return _active.measure()(name) if callable(name) else _active.measure(name, attributes)
 
@@ -474,8 +474,8 @@ def dump(path: "str | PathLike[str] | None" = None) -> "str | None":
 
     Only with ``configure(flight_recorder=10.0)``, which keeps them in memory. Without ``path`` it goes to the user's
     cache, where ``gpusense list`` shows the last ten. None where nothing was written:
-    ``get_tracer().status()["flight_recorder"]`` says why. gpusense's own thread writes; the caller waits for it, ten
-    seconds at most.
+    ``get_tracer().status().get("flight_recorder")`` says why. gpusense's own thread writes; the caller waits for it,
+    ten seconds at most.
     """
     written = _active.dump(path)
     return written if isinstance(written, str) else None

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .._records.device_identity import device_of
 from ..session import Session
-from .counters import LEAST_SAMPLES, integrals
+from .counters import LEAST_SAMPLES, shares_over
 from .intervals import Interval
-from .peaks import peaks
 from .sampled import sampled
 
 
@@ -27,20 +25,11 @@ def activity(session: Session, device: int | None, spans: Sequence[Interval]) ->
 
 def counted(session: Session, device: int | None, spans: Sequence[Interval]) -> Activity | None:
     """By samples of counters alone; None where they do not say enough of these spans alone."""
-    integral = session.once(integrals).get(device if device is not None else -1)
-    own = integral.own(spans) if integral is not None else ""
-    if integral is None or isinstance(own, str):
+    row = shares_over(session, device, spans) if device is not None else None
+    if row is None:
         return None
-    spent, _, values = integral.over(own)
-    rate = None
-    if "dram_read_bytes" in values and "dram_write_bytes" in values:
-        rate = (values["dram_read_bytes"] + values["dram_write_bytes"]) * 1e9 / spent
-    peak = peaks(device_of(session.devices, "cuda", device)).bytes_per_s
     return Activity(
-        _share(values.get("sm_active_percent")),
-        _share(values.get("tensor_percent")),
-        rate / peak if rate is not None and peak else None,
-        rate,
+        _share(row.sm_active_percent), _share(row.tensor_percent), _share(row.dram_percent), row.dram_bytes_per_s
     )
 
 

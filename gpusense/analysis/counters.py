@@ -10,6 +10,7 @@ have work on a device at the same time, the counters are of both, and that is sa
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import accumulate
 from math import nan
 from typing import Any, NamedTuple
@@ -147,7 +148,7 @@ class Integral:
         own_ns, own = self._amount(self._places(whole))
         if own >= LEAST_SAMPLES and own_ns >= LEAST_SHARE * seen_ns:
             return whole
-        return self._too_short(sorted(end - start for start, end in passes), seen_ns / seen)
+        return self._too_short(sorted(end - start for start, end in passes))
 
     def _whole(self, stretches: list[Stretch]) -> list[Stretch]:
         """From the first to the last sample that lies in each of them, wherever the clock's error puts it."""
@@ -167,14 +168,19 @@ class Integral:
             found += sum(share * (1 - share) * (columns.end[at] - columns.start[at]) for at, share in inner)
         return found
 
-    def _too_short(self, passes: list[int], interval_ns: float) -> str:
+    @cached_property
+    def interval_ns(self) -> int:
+        """The median length of a sample."""
+        return usual_ns(self.columns)
+
+    def _too_short(self, passes: list[int]) -> str:
         usual, error = passes[len(passes) // 2], self.error_ns or 0
 
         def fits(length_ns: float) -> bool:
             inner = usual - 2 * error - length_ns  # in which whole samples lie, on an average
             return inner >= LEAST_SHARE * usual and inner * len(passes) >= LEAST_SAMPLES * length_ns
 
-        return f"passes of {time_text(usual)} hold too few samples of {time_text(interval_ns)}: {_rate(fits)}"
+        return f"passes hold too few samples of {time_text(self.interval_ns)}: {_rate(fits)}"
 
     def _places(self, stretches: Iterable[Stretch]) -> list[_Place]:
         starts, ends, late = self.columns.start, self.columns.end, self.late_ns or 0
@@ -282,8 +288,6 @@ def block_shares(session: Session) -> list[BlockShares]:
     rows: list[BlockShares] = []
     for device, integral in session.once(integrals).items():
         stretches, by = device_stretches(session, device)
-        card = device_of(session.devices, "cuda", device)
-        peak = peaks(card).bytes_per_s if card is not None else None
         others = _others(session, device)
         together, busy = _together(stretches, session), None
         for path, (spans, beside_ns) in stretches.items():
@@ -291,21 +295,38 @@ def block_shares(session: Session) -> list[BlockShares]:
             own = integral.own(spans)
             if not isinstance(own, str) and own != spans and by == "device":
                 busy = busy or busy_before(session, device)
-                own = _unlike(spans, own, busy) or own
+                own = _unlike(spans, own, busy, integral.interval_ns) or own
             if isinstance(own, str):
                 rows.append(BlockShares(path, device, 0, 0, spent, by, reason=own))
                 continue
-            found = integral.over(own)
             beside = ("other processes",) if path[:1] in together else others
             shared = (*(("other blocks",) if path and beside_ns > SHARED * spent else ()), *beside)
-            row = BlockShares(path, device, found.samples, found.ns, spent, by, shared)
-            fields: dict[str, Any] = {**found.values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
-            rows.append(row._replace(**fields))
+            rows.append(_summed(session, BlockShares(path, device, 0, 0, spent, by, shared), integral, own))
     order = session.once(_places)
     return sorted(rows, key=lambda row: (row.device, order.get(row.path, 0)))
 
 
-def _unlike(passes: list[Stretch], own: list[Stretch], busy: Callable[[int], int]) -> str:
+def shares_over(session: Session, device: int, spans: Sequence[Stretch], path: Path = ()) -> BlockShares | None:
+    """All that a device counted in some time, whosever work it was; None where its samples do not say enough of it."""
+    integral = session.once(integrals).get(device)
+    own = integral.own(spans) if integral is not None else ""
+    if integral is None or isinstance(own, str):
+        return None
+    row = BlockShares(
+        path, device, 0, 0, sum(last - first for first, last in spans), "device", _others(session, device)
+    )
+    return _summed(session, row, integral, own)
+
+
+def _summed(session: Session, row: BlockShares, integral: Integral, own: Iterable[Stretch]) -> BlockShares:
+    """The row with what the samples of its own time say."""
+    found, card = integral.over(own), device_of(session.devices, "cuda", row.device)
+    peak = peaks(card).bytes_per_s if card is not None else None
+    fields: dict[str, Any] = {**found.values, "dram_peak_bytes_per_s": peak, "moved_ns": integral.late_ns}
+    return row._replace(samples=found.samples, sampled_ns=found.ns, **fields)
+
+
+def _unlike(passes: list[Stretch], own: list[Stretch], busy: Callable[[int], int], sample_ns: int) -> str:
     """Why the rest of the passes does not stand for all of them, as far as the records of kernels tell; "" where it
     does."""
     shares = [
@@ -316,7 +337,9 @@ def _unlike(passes: list[Stretch], own: list[Stretch], busy: Callable[[int], int
         return ""
     usual = sorted(last - first for first, last in passes)[len(passes) // 2]
     hint = _rate(lambda interval_ns: interval_ns / 2 <= MOST_UNSURE * usual)
-    return f"its passes of {time_text(usual)} differ at their ends from their middle: {hint}"
+    return (
+        f"passes begin or end unlike their middle, and samples of {time_text(sample_ns)} are too coarse for it: {hint}"
+    )
 
 
 def busy_before(session: Session, device: int) -> Callable[[int], int]:

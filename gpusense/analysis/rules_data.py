@@ -266,6 +266,8 @@ def capture_off(facts: Facts) -> Iterator[Finding]:
 
 
 _ONE_CLOCK = "If they are of a source of your own: give its records times of one clock, time.time_ns()."
+#: So small a share of the records changes no figure that is shown; the report's last lines count them all the same.
+_FEW_LOST = 0.0005
 
 
 def data_lost(facts: Facts) -> Iterator[Finding]:
@@ -294,12 +296,15 @@ def data_lost(facts: Facts) -> Iterator[Finding]:
     if not any(ENDED_EARLY in str(text) for text in facts.session.meta.get("damage") or ()):
         evidence += [f"Not written: {lost}." for lost in unwritten(facts.session)]
     lost = counters.dropped + counters.invalid
-    if not evidence or not facts.device_operations:
-        return
     share = lost / (counters.seen + counters.dropped) if counters.seen + counters.dropped else 0.0
+    few = share < _FEW_LOST
+    alone = len(evidence) == bool(counters.dropped) + bool(counters.invalid)  # nothing else is missing
+    if not evidence or (few and alone) or not facts.device_operations:
+        return
+    of_known = "" if few else f" ({percent_text(share)} of those known)"
     yield Finding(
         "data_lost",
-        f"Some records are missing ({percent_text(share)} of those known): totals are lower bounds.",
+        f"Some records are missing{of_known}: totals are lower bounds.",
         tuple(evidence),
         next(fix for lost, fix in fixes if lost),
         "high",

@@ -95,7 +95,13 @@ def written(session: Any, target: str | None, form: str | None, kept: str | None
         return [f"Not written: {why}. The session is kept, and gpusense report writes it again."]
     if opens:
         show(target)
-    return [f"written: {target}{again}"]
+    return [f"written: {target}{again}{empty_text(target)}"]
+
+
+def empty_text(target: str) -> str:
+    """Why a file that was written has nothing in it, as stacks of no work on a device; "" where it has something."""
+    empty = os.path.isfile(target) and not os.path.getsize(target)
+    return " (empty: the session has no work of a device)" if empty else ""
 
 
 def show(path: str) -> None:

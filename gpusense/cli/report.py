@@ -10,7 +10,7 @@ from typing import Any
 from .._runtime.text import terminal
 from ..report.forms import FORMS, OF_A_SESSION, SESSION, chosen, writer
 from ._arguments import microseconds, refuse_over_itself
-from ._outputs import filled, show
+from ._outputs import empty_text, filled, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def _written(session: Any, form: str, target: str | None, more: str) -> None:
         return
     replaced = form not in ("text", "session") and os.path.isfile(target) and os.path.getsize(target)
     write(session, target)
-    sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{more}\n"))
+    sys.stderr.write(terminal(f"written: {target}{' (replaced)' if replaced else ''}{empty_text(target)}{more}\n"))
 
 
 def _is_a_file(stream: Any) -> bool:

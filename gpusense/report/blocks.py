@@ -118,8 +118,10 @@ def tables(session: Session, root: BlockNode, place: "Callable[[Path], int | Non
     times = [(depth, node.times) for depth, node in nodes[:_PAGE_ROWS]]
     known, unknown = _known(session, [row for _, row in times])
     counted = _counted(session)
-    heads = [column for column in _COUNTED if any(getattr(row, column.field) is not None for row in counted.values())]
     rows = [(row, counted.get(row.path)) for _, row in times]
+    heads = [
+        column for column in _COUNTED if any(getattr(counts, column.field, None) is not None for _, counts in rows)
+    ]
     groups = [(head, len(list(same))) for head, same in groupby(_OF[column.field] for column in (*known, *heads))]
     table = {
         "title": "Blocks",

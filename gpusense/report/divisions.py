@@ -63,6 +63,10 @@ def phase_text(name: str, steps: Steps | None = None) -> str:
 _OTHER, _FAR = 0.01, 0.05
 
 
+#: Shares that add up to more than this are not of a whole whose parts were rounded.
+_ALL_OF_IT = 1.005
+
+
 def steps_text(steps: Steps) -> str:
     """ "28 steps of 33.1 ms (± 400 µs)"; "2,518 launches of 260 µs (median)". The middle one."""
     length, mean = time_text(steps.median_ns), time_text(steps.mean_ns)
@@ -103,12 +107,23 @@ class Division(NamedTuple):
     @property
     def at_once(self) -> str:
         """Why the shares of its operations are more than 100 % together; empty where they are not."""
-        together = sum(row.total_ns for row in self.operations)
-        if together <= self.length_ns:
-            return ""
+        return self._counted_each_time if self._together_ns > self.length_ns else ""
+
+    @property
+    def at_once_with_idle(self) -> str:
+        """The same of its operations and its idle time, as they stand in one list."""
+        idle = sum(spent for name, spent in self.parts.items() if name not in _BUSY)
+        return self._counted_each_time if self._together_ns + idle > _ALL_OF_IT * self.length_ns else ""
+
+    @property
+    def _together_ns(self) -> int:
+        return sum(row.total_ns for row in self.operations)
+
+    @property
+    def _counted_each_time(self) -> str:
         return (
-            f"work that ran at the same time counts each time: {percent_text(self.share(together))} of the {self.of} "
-            f"together, {percent_text(self.busy_share)} where each moment counts once"
+            f"work that ran at the same time counts each time: {percent_text(self.share(self._together_ns))} of the "
+            f"{self.of} together, {percent_text(self.busy_share)} where each moment counts once"
         )
 
     @property

@@ -4,13 +4,13 @@ import io
 from html import escape as markup
 
 from .._runtime.tables import escape, table
-from ..analysis.counters import block_shares
 from ..analysis.findings import findings
 from ..analysis.summary import TraceSummary
 from ..session import Session
 from . import text
 from .divisions import divisions_of, operations_of
 from .html import page
+from .sampling import told_shares
 
 _HEIGHT_PX = 560
 
@@ -18,8 +18,7 @@ _HEIGHT_PX = 560
 def answer(session: Session) -> str:
     """The verdict, how busy the devices were, the heaviest operations and blocks, and what was counted in these."""
     operations, blocks = session.once(operations_of), session.once(TraceSummary.of).operations
-    told = (row for row in session.once(block_shares) if row.reason is None)
-    shares = [row._replace(path=row.path or ("(all work)",)) for row in told]
+    shares = [row for row in told_shares(session) if row.reason is None]
     sentence = divisions_of(session).sentence()
     parts = [session.once(findings)[0].as_html()]
     parts += [f"<p>{escape(sentence)}</p>"] if sentence else []

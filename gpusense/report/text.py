@@ -31,6 +31,7 @@ from .tracks import DIRECTIONS, label
 #: Counters that are shown where they are not 0, with what each counts.
 _LOST = {
     "dropped": ("record dropped by the driver", "records dropped by the driver"),
+    "invalid": ("unreadable record", "unreadable records"),
     "missed": ("buffer request found none free", "buffer requests found none free"),
     "ambiguous": ("record of several possible blocks", "records of several possible blocks"),
     "foreign_buffers": ("buffer of another tool discarded", "buffers of another tool discarded"),
@@ -141,7 +142,7 @@ def full(session: Session, style: Style = PLAIN) -> Iterator[str]:
     for title, rows in (
         ("Phases", _phases(divisions, style)),
         ("Devices", _devices(facts, divisions, style)),
-        *_where(divisions),
+        *_where(divisions, style),
         *_operations(divisions, width, style),
         ("Waits and other work of the host", _table(_host_operations(facts, divisions), width, "run")),
         *(
@@ -548,7 +549,7 @@ def _not_seen(one: Division) -> str:
     return f"{time_text(one.unseen_ns)} of it not seen" if one.unseen_ns * 1000 > one.length_ns else ""
 
 
-def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
+def _where(divisions: Divisions, style: Style) -> Iterator[tuple[str, Iterator[str]]]:
     """Of each device what its time went to in the phase that is judged: families of kernels, copies, idle time."""
 
     def rows(one: Division) -> Iterator[str]:
@@ -560,7 +561,8 @@ def _where(divisions: Divisions) -> Iterator[tuple[str, Iterator[str]]]:
             yield f"{percent_text(one.share(spent)):>{wide}}{time_text(spent):>10}{each:>10}  {name}"
 
     for one in divisions.judged:
-        yield f"Where the time went: {one.device}, {one.of}", rows(one)
+        told = _prose([sentence(one.at_once_with_idle)] if one.at_once_with_idle else [], style)
+        yield f"Where the time went: {one.device}, {one.of}", chain(rows(one), told)
 
 
 def _operations(divisions: Divisions, width: int, style: Style) -> Iterator[tuple[str, Iterator[str]]]:

@@ -12,6 +12,7 @@ from .._records.records import BlockRecord, Record
 from .._runtime.clock import now_ns
 from .._runtime.errors import SessionError
 from .._runtime.process import file_of
+from .._runtime.text import size_text
 from . import _format as file
 from ._block_chunks import halves
 from ._paths import claim, create, released
@@ -51,6 +52,7 @@ class Writer:
         self.bytes_dropped = self.bytes_too_long = 0
         self.capped_at_ns: int | None = None
         self.failure: str | None = None
+        self._why = ("", "")
         self._clock = clock
         self._lock = allocate_lock()
         self._pid = os.getpid()
@@ -105,6 +107,7 @@ class Writer:
                     at = self._note_last(chunk, length, at)
                 return True
             self._write_what_fits(held)
+            self._fails(*self._why)  # after so much more
         except BaseException:  # an interrupt, or no memory
             if self.size_bytes == before:  # nothing of it is in the file
                 self._held, self._held_bytes = held, size
@@ -296,9 +299,7 @@ class Writer:
             # Programs that become daemons close every descriptor, and a file of theirs may have this number now.
             self._fd = self._opened_again()
             if self._fd is None:
-                self.failure = (
-                    f"the program closed its descriptor after {self.size_bytes} bytes and left no way back to it"
-                )
+                self._fails("the program closed its descriptor", " and left no way back to it")
                 return False
         rest = memoryview(data)
         try:
@@ -306,13 +307,17 @@ class Writer:
                 rest = rest[os.write(self._fd, rest) :]
             self.size_bytes += len(data)
         except OSError as error:
-            self.failure = f"{error.strerror} after {self.size_bytes} bytes"
+            self._fails(error.strerror or str(error))
             self._undo()
             return False
         except BaseException:  # an interrupt between two halves of a chunk
             self._undo()
             raise
         return True
+
+    def _fails(self, why: str, then: str = "") -> None:
+        self._why = why, then
+        self.failure = f"{why} after {size_text(self.size_bytes)}{then}"
 
     def _opened_again(self) -> int | None:
         """Another descriptor; None where the file is no longer at its path, or another process claims it."""

@@ -321,6 +321,21 @@ def test_work_that_hung_is_no_record_of_a_wrong_clock(ended):
 
 
 @pytest.mark.parametrize(
+    ("losses", "title"),
+    [
+        ({"dropped": 4}, None),
+        ({"dropped": 2, "invalid": 2}, None),
+        ({"dropped": 6}, "Some records are missing (0.1 % of those known): totals are lower bounds."),
+        ({"dropped": 4, "missed": 1}, "Some records are missing: totals are lower bounds."),
+        ({"lost_markers": 1}, "Some records are missing: totals are lower bounds."),
+    ],
+)
+def test_a_share_of_lost_records_that_changes_no_figure_is_no_finding(losses, title):
+    run = session(kernel("k", 0, MS), end=MS, counters=Counters(seen=10_000, kept=10_000, **losses))
+    assert [row.title for row in findings(run) if row.kind == "data_lost"] == ([title] if title else [])
+
+
+@pytest.mark.parametrize(
     ("end", "said"),
     [
         ({"capped_at_ns": 5}, "4.00 MB beyond the file's cap."),

@@ -6,8 +6,10 @@ import pytest
 
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.records import BlockRecord, DeviceInfo, GpuKernel
+from gpusense.analysis.facts import Facts
 from gpusense.analysis.sampling import samplings
 from gpusense.analysis.unwritten import sampling_notes
+from gpusense.report.blocks import tables
 from gpusense.report.sampling import remarks
 from gpusense.session import Session, merge
 
@@ -80,6 +82,20 @@ def test_blocks_without_figures_are_named_with_the_reason():
     found = remarks(session((0, 300), work=((0, 2),)))
     assert found[1:] == ["GPU 0, not shown: (all work), a. Only 2 samples in its time."]
     assert "a block has the time in which the program was in it" in remarks(session((0, 300), by="block"))[-1]
+
+
+def test_where_no_block_has_figures_for_one_reason_it_is_said_once_with_the_number():
+    found = session((0, 300), work=((0, 300),))
+    kernels = [
+        GpuKernel("k", T0 + at * MS, T0 + at * MS + MS // 5, 0, path=(f"b{at % 6}",), stream=7) for at in range(240)
+    ]
+    found = Session(meta=found.meta, devices=found.devices, records=kernels, counter_samples=found.counter_samples)
+    told = remarks(found)
+    (blocks,) = tables(found, found.once(Facts).blocks, lambda path: None)
+    assert "tensor" not in blocks["heads"], "a column without a figure in any row"
+    assert told[-1:] == [
+        "GPU 0, not shown: all 6 blocks. Passes hold too few samples of 1.00 ms: measure() counts them exactly."
+    ]
 
 
 @pytest.mark.parametrize("who", ["", "rank 1: "])

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from support.sessions import training
+from support.sessions import MS, block, session, training
 
 from gpusense import cli
 from gpusense._runtime.errors import GpuSenseError
@@ -63,6 +63,17 @@ def test_report_goes_by_the_suffix_and_says_what_it_replaces(capsys, tmp_path, s
         assert cli.main(["report", str(source), "-o", str(target)]) == 0
         assert capsys.readouterr().err == f"written: {target}{more}\n"
     assert target.read_bytes().lower().startswith(begins)
+
+
+def test_a_file_of_stacks_without_work_of_a_device_is_said_to_be_empty(capsys, tmp_path):
+    source, target = tmp_path / "a.gpusense", tmp_path / "b.folded"
+    save(session(block(("step",), 0, MS), end=MS), source)
+    assert cli.main(["report", str(source), "-o", str(target)]) == 0
+    assert capsys.readouterr().err == f"written: {target} (empty: the session has no work of a device)\n"
+    assert _outputs.written(load(source), str(target), "flamegraph", None, False) == [
+        f"written: {target} (replaced) (empty: the session has no work of a device)"
+    ]
+    assert target.read_bytes() == b""
 
 
 def test_report_can_write_a_session(capsys, tmp_path):

@@ -272,3 +272,15 @@ def test_shares_of_a_device_that_processes_used_at_once_are_called_shared(after)
         any("(all processes')" in tile["note"] for tile in judged["tiles"]),
     ]
     assert told == [not after] * 5
+def test_shares_that_are_beyond_100_percent_with_the_idle_time_say_why():
+    """Two streams for a part of the time: operations are 90 % of it, and with the idle time 120 %."""
+    beside = session(
+        *(kernel("a", at * MS, at * MS + 600 * US, stream=7) for at in range(20)),
+        *(kernel("b", at * MS, at * MS + 200 * US, stream=8) for at in range(20)),
+        end=20 * MS,
+    )
+    (division,) = divisions_of(beside).judged
+    assert sum(row.total_ns for row in division.operations) < division.length_ns
+    said = " ".join(" ".join(text.full(beside)).split())
+    where = said[said.index("Where the time went") :].partition("Operations on the device")[0]
+    assert "work that ran at the same time counts each time" in where.lower()

@@ -450,6 +450,22 @@ def test_a_constant_value_is_drawn_at_its_height_over_zero(opened):
     assert page.evaluate(f"({blue})({canvases}[0], 0.5)") == []  # nothing was sampled there
 
 
+def test_a_chart_says_the_range_of_the_time_that_is_shown(opened):
+    clocks = [345.0] * 5 + [1980.0] * 6
+    run = session(
+        kernel("k", 0, 1000 * US), end=1000 * US,
+        metrics=[sample(at * 100 * US, sm_mhz=mhz, why=()) for at, mhz in enumerate(clocks)],
+    )  # fmt: skip
+    page = opened(run)
+    said = "document.querySelector('#metrics canvas').getAttribute('aria-label')"
+    assert page.evaluate(said).endswith("SM clock over time: 345 MHz to 1,980 MHz")
+    page.evaluate("document.querySelector('#metrics canvas').scrollIntoView()")
+    for start, end, told in ((620, 880, "1,980 MHz throughout"), (110, 190, "345 MHz throughout")):
+        page.evaluate(f"gpusense.timeline.look({start}e3, {end}e3)")
+        page.wait_for(f"{said}.endsWith('over time: {told}')")
+    assert page.complaints() == []
+
+
 def test_the_page_is_looked_at_by_phase(opened):
     page = opened(training(12))
     pressed = "document.querySelector('#phases [aria-pressed=true]').dataset.phase"

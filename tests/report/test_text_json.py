@@ -694,12 +694,18 @@ def test_counters_by_block_say_how_they_were_sampled_and_what_is_not_shown():
     section = shown[shown.index("Counters by block") :].partition("\n\n")[0]
     rows = [line.strip() for line in section.splitlines()]
     assert rows[1].split()[:3] == ["Block", "Device", "Sampled"]
+    active = re.search(r"multiprocessors active ([0-9.]+ %)", " ".join(shown.split()))
+    assert rows[2].startswith("(all steps)")
+    assert active[1] in rows[2]
+    assert rows[3].startswith("(all work)")
+    assert "(all steps): the time of the steps, as in the headline" in " ".join(rows)
+    assert "Shared with" not in rows[1], "nobody shared the device"
     assert any(row.startswith("step › forward") and "82.0 ms of 105 ms" in row for row in rows)
     assert not any(row.startswith(("step › load", "step › optimizer")) for row in rows)
     said = " ".join(rows)
     assert "GPU 0: 727 samples of 1.00 ms, from 432 ms to 1.17 s after the start; their times may be off by" in said
     assert "12 of 739 samples are missing, 12.0 ms, all of it 943 ms after the start" in said
-    assert "not shown: step › optimizer. Passes of 306 µs hold too few samples" in said
+    assert "not shown: step › optimizer. Passes hold too few samples of 1.00 ms" in said
     (table,) = [one for one in page_data(found).facts["tables"] if one["title"] == "Counters by block"]
     assert " ".join(table["remarks"]) in said
     report = to_dict(found)["analysis"]

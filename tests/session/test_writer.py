@@ -17,6 +17,7 @@ from gpusense._attribution.boundaries import ENDED, OPEN, PLACED
 from gpusense._records.records import NO_GPU, OPEN_AT_END, BlockRecord
 from gpusense._runtime import config
 from gpusense._runtime.errors import SessionError
+from gpusense._runtime.text import size_text
 from gpusense.session import _format as file
 from gpusense.session import load
 from gpusense.session._block_chunks import Packer
@@ -73,13 +74,32 @@ def test_a_full_disk_leaves_whole_chunks(tmp_path, run_python, held):
     written, dropped, failure = done.stdout.split(" ", 2)
     assert int(written) == (10 if held else 5)  # what is held counts as written until it turns out not to fit
     assert int(dropped) == 5 * 916
-    assert "File too large" in failure
+    assert failure.strip() == "File too large after 4.82 kB"
     found, damage = chunks(tmp_path / "s")
     assert [chunk.type for chunk in found] == [file.BUFFER] * 5 + [file.END]
     assert damage == []
     end = found[-1].json()
     assert end["bytes_dropped"] == 5 * 916
     assert "File too large" in end["failure"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs setrlimit")
+def test_what_fits_of_what_was_held_is_in_the_size_that_is_told(tmp_path):
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8000, most[1]))
+        writer = Writer(tmp_path / "s")
+        for _ in range(20):  # as they are 14 kB, and far less compressed
+            writer.plain_rows(file.LINES, [[0] * 350], hold=True)
+        writer.release()
+        size = writer.size_bytes
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert size > 500
+    assert writer.failure == f"File too large after {size_text(size)}"
 
 
 def blocks_of_many_names(count):
@@ -111,6 +131,7 @@ def test_a_full_disk_keeps_the_first_rows_and_says_so_wherever_it_is_full(tmp_pa
             writer.json(file.META, {"mode": "file", "start_ns": T0, "threshold_ns": 0})
             writer.append(file.BLOCKS, *packed, hold=True)
             writer.records(late)
+            size = writer.size_bytes
             writer.close()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, most)
@@ -119,6 +140,7 @@ def test_a_full_disk_keeps_the_first_rows_and_says_so_wherever_it_is_full(tmp_pa
         full = [f"writing ended early: {writer.failure}"] * (writer.failure is not None)
         assert [text[:40] for text in session.meta["damage"]] == [text[:40] for text in full], limit
         assert (session.counters.bytes_dropped > 0) is (writer.failure is not None)
+        assert writer.failure is None or writer.failure.endswith(f" after {size_text(size)}"), limit
         found = sorted(record.block_id for record in session.blocks if record.name.startswith("block"))
         after = sorted(record.block_id for record in session.blocks if record.name.startswith("late"))
         assert found == [*range(2, 2 + len(found))], limit

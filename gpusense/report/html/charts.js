@@ -12,6 +12,18 @@ function scaleOf(chart) {
   return { bottom, top, marks };
 }
 
+/** The lowest and highest that a chart's line is from one time to another; null where nothing is known. */
+function rangeOf({ t: times, v: values, begins, step }, from, to) {
+  const found = values.filter((_, i) => times[i] >= from && times[i] <= to);
+  for (const edge of [from, to]) {
+    const next = times.findIndex((one) => one > edge), before = next - 1;
+    if (before < 0 || begins.includes(next)) continue;
+    const part = step ? 0 : (edge - times[before]) / (times[next] - times[before]);
+    found.push(values[before] + part * (values[next] - values[before]));
+  }
+  return found.length ? found.reduce(([low, high], one) => [Math.min(low, one), Math.max(high, one)], [Infinity, -Infinity]) : null;
+}
+
 function charts(list, span) {
   const started = [], PLOT = 84, UNDER = 16, GUTTER = 68;
   let picked = null, seen = { from: 0, to: span };
@@ -23,12 +35,21 @@ function charts(list, span) {
     }
   });
   const cells = list.map((chart) => {
-    const { t: times, v: values, range: [low, high] } = chart, { bottom, top, marks } = scaleOf(chart);
+    const { t: times, v: values } = chart;
     const said = (one) => (one === 0 ? `0 ${chart.unit}` : amount(one, chart.unit).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " "));
-    const whole = low === high ? `${said(low)} throughout` : `${said(low)} to ${said(high)}`;
-    const value = h("span", {}, whole);
-    let hover = -1;
+    const value = h("span");
+    let hover = -1, told = {}, whole = "", bottom = 0, top = 1, marks = [];
+    const renew = () => {  // what is said and drawn is of the time that is seen
+      if (told.from === seen.from && told.to === seen.to) return;
+      told = seen;
+      const range = rangeOf(chart, seen.from, seen.to), [low, high] = range ?? chart.range;
+      ({ bottom, top, marks } = scaleOf({ ...chart, range: [low, high] }));
+      whole = !range ? "not sampled in this time" : low === high ? `${said(low)} throughout` : `${said(low)} to ${said(high)}`;
+      picture.element.setAttribute("aria-label", `${chart.device}, ${chart.label} over time: ${whole}`);
+      if (hover < 0) value.textContent = whole;
+    };
     const picture = canvas(PLOT + UNDER, (g, width, height) => {
+      renew();
       const wide = width - GUTTER, x = (time) => GUTTER + ((time - seen.from) / (seen.to - seen.from)) * wide;
       const y = (one) => 6 + (1 - (one - bottom) / (top - bottom)) * (PLOT - 8);
       g.clearRect(0, 0, width, height);
@@ -68,7 +89,8 @@ function charts(list, span) {
         g.beginPath(); g.arc(x(times[hover]), y(values[hover]), 3, 0, 7); g.fill();
       }
       g.restore();
-    }, `${chart.device}, ${chart.label} over time: ${whole}`);
+    }, "");
+    renew();
     picture.element.addEventListener("pointermove", (event) => {
       const at = seen.from + ((event.offsetX - GUTTER) / (picture.width() - GUTTER)) * (seen.to - seen.from);
       hover = times.reduce((best, one, i) => (Math.abs(one - at) < Math.abs(times[best] - at) ? i : best), 0);

@@ -133,6 +133,7 @@ def _phase(
                 "steps": None if one.steps is None else one.steps.number,
                 "parts": list(one.parts.items()),
                 "families": list(one.families().items()),
+                "at_once": sentence(one.at_once_with_idle) if one.at_once_with_idle else "",
             }
             for one in found
         ],

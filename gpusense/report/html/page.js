@@ -12,13 +12,13 @@ function breakdown() {
   const section = h("section", { id: "breakdown" });
   const fill = () => section.replaceChildren(
     h("h2", {}, "Where the time went", h("small", {}, `100 % is the time of the ${phase.of}` + (phase.breakdown.length === 1 ? ` of ${phase.breakdown[0].device}` : ""))),
-    ...phase.breakdown.map(({ device, window: all, steps, parts, families }) => h("div", {},
+    ...phase.breakdown.map(({ device, window: all, steps, parts, families, at_once }) => h("div", {},
       phase.breakdown.length > 1 ? h("h3", {}, device) : null,
       h("div", { class: "bar", role: "img", "aria-label": parts.map(([part, ns]) => `${data.words[part]} ${percent(ns / all)}`).join(", ") },
         parts.map(([part, ns]) => h("i", { style: { width: (ns / all) * 100 + "%", background: `var(--${colourOf(part)})` }, title: `${data.words[part]}: ${time(ns)}` }))),
       h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
         h("span", { class: "quiet" }, steps ? `${time(ns / steps)} each` : time(ns))))),
-      families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · "))) : null)),
+      families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · ") + (at_once ? `. ${at_once}` : ""))) : null)),
     phase.shared ? h("p", { class: "quiet" }, `${phase.shared[0].toUpperCase()}${phase.shared.slice(1)}.`) : null);
   return { section, fill };
 }

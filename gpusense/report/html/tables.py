@@ -18,7 +18,6 @@ from ..._runtime.text import (
 from ...analysis.anomalies import median
 from ...analysis.backends import side_by_side
 from ...analysis.collectives import Row, slow_links
-from ...analysis.counters import block_shares
 from ...analysis.energy import energy
 from ...analysis.facts import Facts
 from ...analysis.memory import memory
@@ -26,12 +25,14 @@ from ...analysis.operation import Operation
 from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import intensity_text, measured, rate_of, roofline, told
 from ...session import Session
-from ..sampling import remarks
+from ..sampling import remarks, told_shares
 from ..tracks import DIRECTIONS, label
 from .places import Places
 
 _ROWS = 20
 _COUNTED, _ENERGY = "Counters by block", "Energy by block"
+#: A column that says this in all rows is left out.
+_NOTHING = frozenset({"–", ""})
 #: So many ranks have a row each; of more those that are alike have one.
 _EACH_RANK = 8
 
@@ -126,7 +127,10 @@ def small_tables(session: Session, facts: Facts, places: Places | None = None) -
         if rows:
             shown = rows[:_ROWS]
             told = {_COUNTED: remarks, _ENERGY: _energy_remarks}.get(title, lambda _: [])(session)
-            table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": [row.cells for row in shown]}
+            columns = [*zip(heads, *(row.cells for row in shown), strict=True)]
+            said = [column for column in columns if not _NOTHING.issuperset(column[1:])]
+            heads, *cells = zip(*said, strict=True)
+            table: dict[str, Any] = {"title": title, "note": note, "heads": heads, "rows": cells}
             if places is not None:
                 table["places"] = [row.place(places) if row.place is not None else None for row in shown]
             tables.append({**table, "remarks": told, "more": len(rows) - len(shown)})
@@ -229,7 +233,7 @@ def _counters(session: Session) -> _Rows:
     return [
         _Row(
             (
-                one_line(" › ".join(row.path)) if row.path else "(all work)",
+                one_line(" › ".join(row.path)),
                 device_text(session.devices, "cuda", row.device),
                 f"{time_text(row.sampled_ns)} of {time_text(row.device_ns)}",
                 share(row.sm_active_percent),
@@ -241,8 +245,7 @@ def _counters(session: Session) -> _Rows:
             ),
             partial(Places.block, path=row.path),
         )
-        for row in session.once(block_shares)
-        if row.reason is None or not row.path
+        for row in told_shares(session)
     ]
 
 
