@@ -252,8 +252,7 @@ def _of_steps(facts: Facts) -> dict[str, tuple[float, float, float]]:
 
 def one_program(session: Session, answer: Ranks) -> bool:
     """Whether the processes ran the same, as ranks of a job do, and what has one command."""
-    ranks = (row.name.partition(" #")[0] == f"rank {row.rank}" for row in answer.ranks)
-    return session.meta.get("run") is not None or all(ranks)
+    return session.meta.get("run") is not None or all(row.name.startswith("rank ") for row in answer.ranks)
 
 
 def split(session: Session) -> list[Session]:
