@@ -546,3 +546,17 @@ def test_a_finding_of_a_merged_session_names_its_rank_in_place_of_the_device_alo
     (found,) = of_kind(merge([rank(0, MS), rank(1, MS)]), "exposed_collectives")
     assert found.title.startswith(f"{found.device.capitalize().replace('gpu', 'GPU')} only communicates for ")
     assert found.device in ("rank 0 · GPU 0", "rank 1 · GPU 1")
+
+
+def test_unusual_calls_of_a_merged_session_are_told_with_their_rank():
+    def one(number):
+        run = rank(number, MS)
+        at = run.meta["end_ns"] - T0
+        run.records += [kernel("odd", at + i * MS, at + i * MS + 100 * US) for i in range(20)]
+        run.records.append(kernel("odd", at + 30 * MS, at + 230 * MS))
+        run.meta["end_ns"] += 230 * MS
+        return run
+
+    (alone,), (both,) = (of_kind(run, "anomalies") for run in (one(1), merge([one(0), one(1)])))
+    assert alone.evidence[0].startswith("odd: 200 ms where ")
+    assert sorted(line[:14] for line in both.evidence) == ["rank 0 · odd: ", "rank 1 · odd: "]

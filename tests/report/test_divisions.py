@@ -272,6 +272,8 @@ def test_shares_of_a_device_that_processes_used_at_once_are_called_shared(after)
         any("(all processes')" in tile["note"] for tile in judged["tiles"]),
     ]
     assert told == [not after] * 5
+
+
 def test_shares_that_are_beyond_100_percent_with_the_idle_time_say_why():
     """Two streams for a part of the time: operations are 90 % of it, and with the idle time 120 %."""
     beside = session(
