@@ -19,7 +19,7 @@ function breakdown() {
       h("ul", { class: "legend" }, parts.map(([part, ns]) => h("li", {}, swatch(colourOf(part)), data.words[part], h("b", {}, percent(ns / all)),
         h("span", { class: "quiet" }, steps ? `${time(ns / steps)} each` : time(ns))))),
       families.length ? h("p", { class: "quiet" }, prose("By family: " + families.map(([name, ns]) => `${name} ${percent(ns / all)}`).join(" · ") + (at_once ? `. ${at_once}` : ""))) : null)),
-    phase.shared ? h("p", { class: "quiet" }, `${phase.shared[0].toUpperCase()}${phase.shared.slice(1)}.`) : null);
+    ...(phase.shared ? [h("p", { class: "quiet" }, `${phase.shared[0].toUpperCase()}${phase.shared.slice(1)}.`)] : []));
   return { section, fill };
 }
 
