@@ -22,10 +22,10 @@ from .._records.work import WorkTable
 from .._runtime.text import count_text, time_text
 from ..session import Session
 from .anomalies import median
+from .counter_sampling import Sampling, sampled_columns, samplings, told_error_ns, usual_ns
 from .facts import Facts
 from .peaks import peaks
 from .sampled import sampled
-from .sampling import Sampling, sampled_columns, samplings, told_error_ns, usual_ns
 
 #: Fewer samples than this say nothing of a block.
 LEAST_SAMPLES = 5

@@ -7,7 +7,7 @@ from .._records.records import Counters, UnseenInterval
 from .._runtime.text import count_text, size_text, time_text
 from ..session import Session
 from ..session._unrecorded import ENDED_BY
-from .sampling import WORTH_TELLING, missing_text, samplings
+from .counter_sampling import WORTH_TELLING, missing_text, samplings
 
 
 def unwritten(session: Session) -> list[str]:

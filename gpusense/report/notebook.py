@@ -8,9 +8,9 @@ from ..analysis.findings import findings
 from ..analysis.summary import TraceSummary
 from ..session import Session
 from . import text
+from .counter_remarks import told_shares
 from .divisions import divisions_of, operations_of
 from .html import page
-from .sampling import told_shares
 
 _HEIGHT_PX = 560
 

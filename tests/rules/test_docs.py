@@ -252,8 +252,8 @@ def test_every_field_of_an_analysis_stands_in_its_section_of_the_page():
 
 
 def test_every_figure_of_counters_says_what_it_is_of():
+    from gpusense.analysis.counter_sampling import Sampling
     from gpusense.analysis.counters import BlockShares
-    from gpusense.analysis.sampling import Sampling
 
     for form in (gpusense.CounterSample, BlockShares, Sampling):
         told = set(re.findall(r"^    (\w+): [^#\n]*# \S", inspect.getsource(form), re.MULTILINE))

@@ -63,6 +63,16 @@ def assembler(machine: str) -> list[str] | None:
     return [sys.executable, "-m", "ziglang", "cc", "-c", "-target", f"{machine}-linux-gnu"]
 
 
+def built_for(machine: str, compiler: list[str]) -> tuple[list[str], list[str]]:
+    """What builds a C program for ``machine``, and what runs it: an emulator for another machine's; skips without."""
+    if machine == NATIVE:
+        return compiler, []
+    emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
+    if sys.platform != "linux" or emulator is None or cross is None:
+        pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
+    return [cross, "-static"], [emulator]
+
+
 def assembled(machine: str, assembly: str, folder: pathlib.Path) -> tuple[bytes, dict[str, int]]:
     """The code and the symbols that ``assembly`` becomes."""
     command = assembler(machine)

@@ -25,7 +25,7 @@ from ...analysis.operation import Operation
 from ...analysis.ranks import Ranks, RankTime, collectives_of, job_of, name_of, names_text, ranks_of
 from ...analysis.roofline import intensity_text, measured, rate_of, roofline, told
 from ...session import Session
-from ..sampling import remarks, told_shares
+from ..counter_remarks import remarks, told_shares
 from ..tracks import DIRECTIONS, label
 from .places import Places
 

@@ -1,11 +1,10 @@
 """The machine code that makes a mark, by itself."""
 
-import shutil
 import subprocess
 import sys
 
 import pytest
-from support.machine import FAKES, NATIVE, assembled
+from support.machine import FAKES, assembled, built_for
 
 from gpusense._capi.machine import mark_code as code
 from gpusense._capi.machine.executable import PAGE
@@ -24,13 +23,7 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the code is for Linux")
 @pytest.mark.parametrize("machine", code.CODES)
 def test_each_call_may_refuse_and_none_is_made_after_that(machine, compiler, tmp_path):
-    if machine == NATIVE:
-        build, run = compiler, []
-    else:
-        emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
-        if not (emulator and cross):
-            pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
-        build, run = [cross, "-static"], [emulator]
+    build, run = built_for(machine, compiler)
     program, image = tmp_path / "calls", tmp_path / "code.bin"
     image.write_bytes(code.CODES[machine].machine)
     subprocess.run([*build, "-O1", "-o", str(program), str(FAKES / "mark_calls.c")], check=True, timeout=120)

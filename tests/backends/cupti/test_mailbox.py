@@ -4,7 +4,6 @@ import ctypes
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.machine import FAKES, assembled
+from support.machine import FAKES, assembled, built_for
 
 from gpusense._capi.machine import clock_code, executable, graph_code
 from gpusense._capi.machine import mailbox_code as code
@@ -72,13 +71,7 @@ def test_python_and_assembly_agree_on_the_control_block():
 @pytest.mark.parametrize("scrap", [0, 1])
 @pytest.mark.parametrize("machine", code.CODES)
 def test_many_threads_lose_and_tear_nothing(machine, scrap, compiler, tmp_path):
-    if machine == NATIVE:
-        build, run = compiler, []
-    else:
-        emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
-        if not (LINUX and emulator and cross):
-            pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
-        build, run = [cross, "-static"], [emulator]
+    build, run = built_for(machine, compiler)
     native = code.CODES[machine]
     program, image = tmp_path / "stress", tmp_path / "code.bin"
     image.write_bytes(native.machine)

@@ -1,11 +1,10 @@
 """The machine code is what its source assembles to, and the constants beside it are those in the source."""
 
-import shutil
 import subprocess
 import sys
 
 import pytest
-from support.machine import FAKES, NATIVE, assembled
+from support.machine import FAKES, NATIVE, assembled, built_for
 
 from gpusense._capi.machine import nccl_code as code
 from gpusense._capi.machine.executable import PAGE
@@ -24,13 +23,7 @@ def test_the_bytes_are_what_the_source_assembles_to(machine, tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the code is for Linux")
 @pytest.mark.parametrize("machine", code.CODES)
 def test_many_threads_lose_and_mix_nothing(machine, compiler, tmp_path):
-    if machine == NATIVE:
-        build, run = compiler, []
-    else:
-        emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
-        if not (emulator and cross):
-            pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
-        build, run = [cross, "-static"], [emulator]
+    build, run = built_for(machine, compiler)
     native, program, image = code.CODES[machine], tmp_path / "stress", tmp_path / "code.bin"
     image.write_bytes(native.machine)
     source = str(FAKES / "nccl_stress.c")

@@ -3,12 +3,11 @@
 import ctypes
 import platform
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
-from support.machine import FAKES, assembled
+from support.machine import FAKES, assembled, built_for
 
 from gpusense._capi.machine import executable
 from gpusense.backends.cupti.sync_lines import code
@@ -45,13 +44,7 @@ def test_this_python_exports_what_the_code_calls():
 
 @pytest.mark.parametrize("machine", code.CODES)
 def test_rows_are_whole_and_bounded_and_references_balanced(machine, compiler, tmp_path):
-    if machine == NATIVE:
-        build, run = compiler, []
-    else:
-        emulator, cross = shutil.which(f"qemu-{machine}"), shutil.which(f"{machine}-linux-gnu-gcc")
-        if not (LINUX and emulator and cross):
-            pytest.skip(f"needs qemu-user and a cross compiler for {machine}")  # in CI, too: the native one must run
-        build, run = [cross, "-static"], [emulator]
+    build, run = built_for(machine, compiler)
     program, image = tmp_path / "calls", tmp_path / "code.bin"
     image.write_bytes(code.CODES[machine].machine)
     source = str(FAKES / "lines_calls.c")

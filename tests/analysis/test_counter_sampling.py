@@ -6,11 +6,11 @@ import pytest
 
 from gpusense._records.counter_samples import CounterColumns, CounterTable
 from gpusense._records.records import BlockRecord, DeviceInfo, GpuKernel
+from gpusense.analysis.counter_sampling import samplings
 from gpusense.analysis.facts import Facts
-from gpusense.analysis.sampling import samplings
 from gpusense.analysis.unwritten import sampling_notes
 from gpusense.report.blocks import tables
-from gpusense.report.sampling import remarks
+from gpusense.report.counter_remarks import remarks
 from gpusense.session import Session, merge
 
 MS = 1_000_000

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from .._records.device_identity import device_text
 from .._runtime.text import count_text, one_line, time_text
+from ..analysis.counter_sampling import missing_text, since_text
 from ..analysis.counters import BlockShares, block_shares, samplings_moved, shares_over
 from ..analysis.program import STEADY
-from ..analysis.sampling import missing_text, since_text
 from ..session import Session
 from .divisions import divisions_of, phase_text
 
